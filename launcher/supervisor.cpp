@@ -49,10 +49,10 @@ void watch_output(const EventLoop& loop, std::span<const Rank> ranks, bool watch
 
 }  // namespace
 
-Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps,
+Supervisor::Supervisor(PreparedJob& job, const WatchdogLink& watchdog, StepClock& steps,
                        Stragglers& stragglers)
     : job_(job),
-      guard_(guard),
+      watchdog_(watchdog),
       steps_(steps),
       output_(job.options, job.folder.log_folder()),
       state_(job.options, job.placement),
@@ -68,7 +68,7 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
   adopt_orphans();
   steps.begin_attempt();
   stragglers.begin_attempt();
-  loop_.watch(guard_.signals.get(), {.source = Source::signals});
+  loop_.watch(watchdog_.signals.get(), {.source = Source::signals});
   loop_.watch(output_.console().waker()->fd(), {.source = Source::console});
   loop_.watch(nodes_.fd(), {.source = Source::nodes});
 }
@@ -85,8 +85,9 @@ AttemptResult Supervisor::run() {
 }
 
 void Supervisor::start_ranks() {
-  ranks_.start(job_, guard_.original_mask, output_.console(), output_.logs());
-  job_.door = {};  // the ranks alone hold it from here on, so that they notice each other's ends
+  ranks_.start(job_, watchdog_.original_mask, output_.console(), output_.logs());
+  job_.rendezvous =
+      {};  // the ranks alone hold it from here on, so that they notice each other's ends
   for (const Rank& rank : state_.ranks.own()) {
     loop_.watch(rank.pidfd.get(), {.source = Source::rank_end, .rank = rank.index});
     loop_.watch(rank.control.get(), {.source = Source::rank_control, .rank = rank.index});
@@ -108,11 +109,11 @@ void Supervisor::wait_for_events() {
   include(state_.deadline);
   include(shutdown_.deadline());
   const bool has_deadline = next.has_value();
-  if (stops_.watches_heartbeats(output_.is_held())) include(judge_.hangs().next_look());
+  if (stops_.watches_heartbeats(output_.has_back_pressure())) include(judge_.hangs().next_check());
   if (next) next = clock_.on_wall(*next);
   const bool watches_ranks =
       state_.is_undisturbed() &&
-      (output_.has_start_errors() || judge_.hangs().watches_any() || !stops_.stopped().empty());
+      (output_.has_startup_errors() || judge_.hangs().watches_any() || !stops_.stopped().empty());
   if (watches_ranks || has_deadline) {
     include(dtrain::base::Clock::now() + ActiveClock::kMostBetweenCalls);
   }
@@ -129,12 +130,12 @@ void Supervisor::handle(const Event& event) {
     case Source::child_stops:
       return on_child_stops();
     case Source::console:
-      return output_.console().waker()->rest();  // advance() writes on
+      return output_.console().waker()->clear();  // advance() writes on
     case Source::nodes: {
       std::vector<NodeEvent> events = nodes_.take();
       auto next = events.begin();
       for (; next != events.end() && nodes_.is_open(); ++next) {
-        node_events_.handle(*next, output_.is_held(), clock_.now());
+        node_events_.handle(*next, output_.has_back_pressure(), clock_.now());
         carry_out_decisions();
       }
       events.erase(events.begin(), next);
@@ -161,10 +162,10 @@ void Supervisor::advance() {
   carry_out_decisions();
   stops_.check_stopped_ranks(now);
   carry_out_decisions();
-  if (state_.phase == Phase::running && output_.has_start_errors()) {
-    output_.show_old_start_errors(has_begun(state_.ranks.all()));
+  if (state_.phase == Phase::running && output_.has_startup_errors()) {
+    output_.show_old_startup_errors(has_begun(state_.ranks.all()));
   }
-  if (stops_.watches_heartbeats(output_.is_held())) judge_.check_silence(now);
+  if (stops_.watches_heartbeats(output_.has_back_pressure())) judge_.check_silence(now);
   carry_out_decisions();
   const bool has_ended = state_.phase < Phase::shutdown && !state_.ranks.any_running() &&
                          node_events_.all_nodes_done(ranks_, now);
@@ -173,10 +174,10 @@ void Supervisor::advance() {
   shutdown_.advance(clock_.now());
   // Ranks that are to save or to end must not wait for a reader or a disk.
   const bool ends = !state_.verdict.clean() || state_.phase == Phase::exiting;
-  if (output_.update_hold(ends) && !shutdown_.has_taken_output()) {
-    if (!output_.is_held()) judge_.reset_hang_timers(now);
+  if (output_.update_back_pressure(ends) && !shutdown_.has_taken_output()) {
+    if (!output_.has_back_pressure()) judge_.reset_hang_timers(now);
     carry_out_decisions();
-    watch_output(loop_, state_.ranks.own(), !output_.is_held());
+    watch_output(loop_, state_.ranks.own(), !output_.has_back_pressure());
   }
   shutdown_.check_drained();
 }
@@ -191,14 +192,6 @@ void Supervisor::carry_out(const Decision& decision) {
   const auto close_nodes = [this](bool answers_heartbeats) {
     nodes_.close();
     if (!answers_heartbeats) loop_.unwatch(nodes_.fd());
-  };
-  const auto announce = [&] {
-    const Verdict& verdict = state_.verdict;
-    const JobResult result{.status = status_of(verdict, state_.ranks.all()),
-                           .failed = verdict.failed() || verdict.overdue,
-                           .line = last_line(verdict, state_.ranks.all(), job_.placement)};
-    nodes_.send_to_all(NodeMessage::finish, encode(result));
-    close_nodes(false);
   };
   RankTable& table = state_.ranks;
   std::visit(
@@ -216,7 +209,11 @@ void Supervisor::carry_out(const Decision& decision) {
             nodes_.send_to_coordinator(message.kind, message.body);
           },
           [&](const SendStopRequest& request) { nodes_.send_stop_request(request.signal); },
-          [&](const AnnounceResult&) { announce(); },
+          [&](const AnnounceResult&) {
+            const JobResult result = job_result(state_.verdict, table.all(), job_.placement);
+            nodes_.send_to_all(NodeMessage::finish, encode(result));
+            close_nodes(false);
+          },
           [&](const CloseNodeLink& close) { close_nodes(close.answers_heartbeats); },
           [&](const BeginShutdown&) { shutdown_.begin(clock_.now()); },
           [&](const HurryShutdown& hurry) { shutdown_.hurry(hurry.kills, clock_.now()); }},
@@ -225,8 +222,8 @@ void Supervisor::carry_out(const Decision& decision) {
 
 void Supervisor::on_signals() {
   std::array<unsigned char, 64> signals;
-  const ssize_t count = ::read(guard_.signals.get(), signals.data(), signals.size());
-  if (count == 0) {  // the guard was killed, so nobody waits for a status
+  const ssize_t count = ::read(watchdog_.signals.get(), signals.data(), signals.size());
+  if (count == 0) {  // the watchdog was killed, so nobody waits for a status
     kill_descendants(1s);
     write_error_for_a_while(own_prefix(job_.options) + "was killed; all its ranks were ended\n");
     state_.verdict.request = SIGKILL;
@@ -237,7 +234,7 @@ void Supervisor::on_signals() {
     if (signal == SIGWINCH) {
       output_.console().redraw();
       const Rank& first = state_.ranks.at(0);
-      const int columns = first.error.columns_within(output_.console().columns());
+      const int columns = first.error.columns_left(output_.console().columns());
       LocalRanks::send_line(first, fmt::format("columns {}\n", columns));
     } else {
       stops_.user_signal(signal, clock_.now());
@@ -256,11 +253,11 @@ void Supervisor::on_child_stops() {
       stopped.remove(rank->index);
       continue;
     }
-    // A suspension may stop the rank before the guard has passed the signal on.
+    // A suspension may stop the rank before the watchdog has passed the signal on.
     const bool may_be_suspension = stopped.may_be_suspension(stop.signal);
-    if (may_be_suspension && is_readable_within(guard_.signals, kSuspendWindow)) on_signals();
+    if (may_be_suspension && is_readable_within(watchdog_.signals, kSuspendWindow)) on_signals();
     if (stopped.is_suspended()) continue;
-    if (stopped.is_belated(stop.signal)) {
+    if (stopped.is_late_suspension(stop.signal)) {
       ::kill(-rank->pid, SIGCONT);
     } else {
       stopped.add(rank->index, clock_.now().active);
@@ -292,14 +289,14 @@ bool Supervisor::on_control(Rank& rank) {
     return false;
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
-  const std::int64_t signs = rank.signs;
+  const std::int64_t signs = rank.heartbeats;
   const std::int64_t step = rank.step;
   if (read_control(rank, bytes)) {
-    output_.show_error(rank, state_.ranks.own(), has_begun(state_.ranks.all()));
+    output_.show_reported_error(rank, state_.ranks.own(), has_begun(state_.ranks.all()));
   }
   const Moment now = clock_.now();
   nodes_.report_progress(rank, now.ns);
-  if (rank.signs != signs) judge_.heartbeat(rank, step, now);
+  if (rank.heartbeats != signs) judge_.heartbeat(rank, step, now);
   if (rank.has_records && !rank.records.empty()) {
     nodes_.report_records(rank);
     judge_.records_arrived(now);

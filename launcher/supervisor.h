@@ -8,8 +8,8 @@
 #include "launcher/judge/job_state.h"
 #include "launcher/judge/stop_policy.h"
 #include "launcher/judge/stragglers.h"
-#include "launcher/local/guard.h"
 #include "launcher/local/local_ranks.h"
+#include "launcher/local/watchdog.h"
 #include "launcher/nodes/node_events.h"
 #include "launcher/nodes/node_link.h"
 #include "launcher/output/output_relay.h"
@@ -25,7 +25,8 @@ namespace launcher {
 class Supervisor {
  public:
   /// job: hands its rendezvous socket to the ranks. steps and stragglers: get this attempt's steps.
-  Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps, Stragglers& stragglers);
+  Supervisor(PreparedJob& job, const WatchdogLink& watchdog, StepClock& steps,
+             Stragglers& stragglers);
 
   /// Throws: as LocalRanks::start.
   [[nodiscard]] AttemptResult run();
@@ -44,7 +45,7 @@ class Supervisor {
   bool on_control(Rank& rank);
 
   PreparedJob& job_;
-  const GuardLink& guard_;
+  const WatchdogLink& watchdog_;
   StepClock& steps_;
   AttemptClock clock_;
   EventLoop loop_;

@@ -84,9 +84,10 @@ void FailureJudge::begin_failure(const Rank& culprit, const Moment& now) {
   verdict.culprit = culprit.index;
   verdict.failed_ns = culprit.end ? culprit.end->time_ns : now.ns;
   const bool blames_another = !culprit.stopped && culprit.end->blames_another();
-  const bool may_be_shared = !culprit.stopped && culprit.told && !culprit.told->of_all;
+  const bool may_be_shared =
+      !culprit.stopped && culprit.reported_error && !culprit.reported_error->is_shared;
   if (!ranks.any_running() || (!blames_another && !may_be_shared)) return abort_ranks(now);
-  const bool is_known = blames_another && (has_begun(ranks.all()) || !culprit.told);
+  const bool is_known = blames_another && (has_begun(ranks.all()) || !culprit.reported_error);
   state_.enter(Phase::attributing,
                is_known ? Duration(kAttributionWindow) : Duration(kSameErrorWindow), now);
 }
@@ -151,9 +152,9 @@ void FailureJudge::heartbeat(const Rank& rank, std::int64_t step_before, const M
                                (state_.phase == Phase::exiting && state_.is_coordinator());
   if (is_busy && may_take_longer) state_.enter(state_.phase, state_.options.stop_grace, now);
   if (!state_.is_coordinator()) return;
-  hangs_.heard(rank.index, rank.step, now.active);
+  hangs_.heartbeat(rank.index, rank.step, now.active);
   if (state_.phase == Phase::diagnosing && rank.index == hangs_.suspect()) cancel_diagnosis(now);
-  std::string straggler = stragglers_.look(state_.ranks.all(), now.wall);
+  std::string straggler = stragglers_.sample(state_.ranks.all(), now.wall);
   if (!straggler.empty()) state_.decide(Say{std::move(straggler)});
 }
 
@@ -165,7 +166,7 @@ void FailureJudge::check_silence(const Moment& now) {
 }
 
 void FailureJudge::diagnose(int suspect, const Moment& now) {
-  hangs_.ask(suspect);
+  hangs_.set_suspect(suspect);
   state_.verdict.culprit.reset();
   state_.verdict.failed_ns = now.ns;
   for (Rank& rank : state_.ranks.all()) rank.forget_old_records();
@@ -186,7 +187,7 @@ void FailureJudge::request_records() {
 }
 
 void FailureJudge::records_arrived(const Moment& now) {
-  if (state_.phase == Phase::diagnosing && HangWatch::all_have_answered(state_.ranks.all())) {
+  if (state_.phase == Phase::diagnosing && HangWatch::all_have_responded(state_.ranks.all())) {
     judge_hang(now);
   }
 }
@@ -204,7 +205,7 @@ void FailureJudge::cancel_diagnosis(const Moment& now) {
 }
 
 void FailureJudge::judge_hang(const Moment& now) {
-  const auto culprit = hangs_.judge(state_.ranks.all(), now.active);
+  const auto culprit = hangs_.find_culprit(state_.ranks.all(), now.active);
   if (!culprit) return cancel_diagnosis(now);
   state_.verdict.culprit = culprit;
   abort_ranks(now);
@@ -213,7 +214,7 @@ void FailureJudge::judge_hang(const Moment& now) {
 void FailureJudge::reset_hang_timers(const Moment& now) {
   if (!state_.is_coordinator()) return state_.decide(SendToCoordinator{.kind = NodeMessage::held});
   if (state_.phase == Phase::diagnosing) cancel_diagnosis(now);
-  for (const Rank& rank : state_.ranks.all()) hangs_.excuse(rank.index, now.active);
+  for (const Rank& rank : state_.ranks.all()) hangs_.reset_timer(rank.index, now.active);
 }
 
 // --- grace periods that are over -----------------------------------------------------------------
@@ -235,10 +236,10 @@ void FailureJudge::deadline_passed(const Moment& now) {
       abort_ranks(now);
       break;
     case Phase::stopping:
-      state_.decide(Say{fmt::format(
-          "the ranks have not saved within {} (--stop-grace); where a step takes longer, "
-          "raise it, or let them save as they go on (dtrain's --checkpoint-every)",
-          dtrain::base::readable_time(state_.options.stop_grace.count()))});
+      state_.decide(Say{
+          fmt::format("the ranks have not saved within {} (--stop-grace); if a step takes longer, "
+                      "raise it, or save regularly (dtrain's --checkpoint-every)",
+                      dtrain::base::readable_time(state_.options.stop_grace.count()))});
       kill_ranks(now);
       break;
     case Phase::aborting:

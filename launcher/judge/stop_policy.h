@@ -28,8 +28,8 @@ class StopPolicy {
   void check_stopped_ranks(const Moment& now);
 
   /// Returns whether silent ranks count as hung: not while the user or back-pressure holds them up.
-  [[nodiscard]] bool watches_heartbeats(bool output_held) const {
-    return state_.is_coordinator() && state_.phase == Phase::running && !output_held &&
+  [[nodiscard]] bool watches_heartbeats(bool has_back_pressure) const {
+    return state_.is_coordinator() && state_.phase == Phase::running && !has_back_pressure &&
            !stopped_.is_suspended();
   }
   [[nodiscard]] StoppedRanks& stopped() { return stopped_; }

@@ -15,13 +15,13 @@ namespace {
 
 /// Returns whether what the rank met is its own, however early: others have more memory, or a
 /// device.
-bool error_is_of_rank(const ToldError& error) {
+bool error_is_of_rank(const ReportedError& error) {
   using dtrain::base::ErrorKind;
   return error.status == static_cast<int>(ErrorKind::memory) ||
          error.status == static_cast<int>(ErrorKind::device);
 }
 
-bool tells_of_an_error(const std::string& line) {
+bool mentions_error(const std::string& line) {
   constexpr const char* kWords[] = {"error", "exception", "assert", "terminate", "fatal", "panic"};
   return std::ranges::any_of(
       kWords, [&](const char* word) { return ::strcasestr(line.c_str(), word) != nullptr; });
@@ -65,8 +65,8 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
                             const Placement& placement) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   if (is_shared_error(culprit, ranks)) {  // one node has printed it already
-    const bool is_told = placement.has_several_nodes() && !culprit.told->blames_another();
-    return is_told ? culprit.told->line : "";
+    const bool is_told = placement.has_several_nodes() && !culprit.reported_error->blames_another();
+    return is_told ? culprit.reported_error->line : "";
   }
   const bool is_hang = !culprit.hang.empty();
   const bool tells_step = culprit.step >= 0 && !(is_hang && culprit.has_records);
@@ -104,7 +104,7 @@ std::string describe(const Rank& rank) {
   if (!rank.hang.empty()) return rank.hang;
   if (rank.stopped) return "was stopped (SIGSTOP or the like)";
   // Its own line tells for whom it waited.
-  const bool gave_up = rank.end && rank.end->timed_out() && rank.told;
+  const bool gave_up = rank.end && rank.end->timed_out() && rank.reported_error;
   if (gave_up) return fmt::format("gave up waiting (status {})", rank.end->code);
   return rank.end ? describe(*rank.end) : "is running";
 }
@@ -115,17 +115,19 @@ std::string describe_running(const Rank& rank) {
 }
 
 bool is_shared_error(const Rank& culprit, const std::vector<Rank>& ranks) {
-  if (!culprit.told || culprit.stopped || !culprit.hang.empty()) return false;
-  const bool begun = has_begun(ranks) || error_is_of_rank(*culprit.told);
-  return culprit.told->of_all || std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
-           return same_error(rank, culprit) || (!begun && rank.told && rank.told->blames_another());
+  if (!culprit.reported_error || culprit.stopped || !culprit.hang.empty()) return false;
+  const bool begun = has_begun(ranks) || error_is_of_rank(*culprit.reported_error);
+  return culprit.reported_error->is_shared ||
+         std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
+           return same_error(rank, culprit) ||
+                  (!begun && rank.reported_error && rank.reported_error->blames_another());
          });
 }
 
 bool explains_itself(const Rank& rank) {
   const auto& lines = rank.error.last_lines();
   const bool by_signal = rank.end && rank.end->by_signal;
-  return !by_signal || std::any_of(lines.begin(), lines.end(), tells_of_an_error);
+  return !by_signal || std::any_of(lines.begin(), lines.end(), mentions_error);
 }
 
 int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
@@ -159,7 +161,7 @@ AbortOrder abort_order(const Verdict& verdict, const std::vector<Rank>& ranks,
   order.rank = culprit.index;
   order.reason = describe(culprit);
   // Where the job has not begun, the culprit's own line says it all.
-  order.quietly = culprit.told && !has_begun(ranks);
+  order.quietly = culprit.reported_error && !has_begun(ranks);
   return order;
 }
 
@@ -172,7 +174,14 @@ std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
     return fmt::format("stopped by {}: {}", signal_name(verdict.stop_signal), ends_of(ranks));
   }
   if (!verdict.overdue) return {};
-  return "ended the ranks that went on after another had saved and left: " + ends_of(ranks);
+  return "ended the ranks that kept running after another had saved and exited: " + ends_of(ranks);
+}
+
+JobResult job_result(const Verdict& verdict, const std::vector<Rank>& ranks,
+                     const Placement& placement) {
+  return {.status = status_of(verdict, ranks),
+          .failed = verdict.failed() || verdict.overdue,
+          .line = last_line(verdict, ranks, placement)};
 }
 
 ReportedCheckpoint newest_checkpoint(const std::vector<Rank>& ranks) {
@@ -205,7 +214,8 @@ AttemptResult attempt_result(const Verdict& verdict, const std::vector<Rank>& ra
   end.checkpoint = newest_checkpoint(ranks);
   for (const Rank& rank : ranks) {
     end.is_left_behind |= rank.running();
-    end.is_reporting |= rank.step >= 0 || !rank.committed_steps.empty() || rank.told.has_value();
+    end.is_reporting |=
+        rank.step >= 0 || !rank.committed_steps.empty() || rank.reported_error.has_value();
     end.step = std::max(end.step, rank.step);
     end.committed_steps.update(rank.committed_steps);
   }

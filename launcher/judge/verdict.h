@@ -66,6 +66,10 @@ struct Verdict {
 [[nodiscard]] std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
                                     const Placement& placement);
 
+/// How node 0 announces the end of the job.
+[[nodiscard]] JobResult job_result(const Verdict& verdict, const std::vector<Rank>& ranks,
+                                   const Placement& placement);
+
 /// The latest checkpoint that a rank reported; step -1: none.
 [[nodiscard]] ReportedCheckpoint newest_checkpoint(const std::vector<Rank>& ranks);
 

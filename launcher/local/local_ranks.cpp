@@ -110,7 +110,7 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
   const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
   if (error_stream.live() && sees_all) {
-    start.terminal_columns = error_stream.columns_within(console.columns());
+    start.terminal_columns = error_stream.columns_left(console.columns());
   }
 
   const Descriptor input = input_of(index);

@@ -108,7 +108,7 @@ std::vector<NodeEvent> NodeConnections::take() {
     take_from_all(events);
   }
   std::uint64_t ticks = 0;
-  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
+  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) check_heartbeats(events);
   std::erase_if(events, [this](const NodeEvent& event) {
     return !event.loss && event.attempt < attempt_ && event.kind != NodeMessage::stop;
   });
@@ -160,12 +160,12 @@ void NodeConnections::handle(Peer& peer, NodeEnvelope message, std::vector<NodeE
                              .body = std::move(message.body)});
 }
 
-void NodeConnections::beat(std::vector<NodeEvent>& events) {
+void NodeConnections::check_heartbeats(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
     if (!peer.stream.socket) continue;
     const bool runs = peer.begun >= attempt_;
     if (clock_.now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
-      lose(peer, runs ? NodeLoss::silent : NodeLoss::never_began, events);
+      lose(peer, runs ? NodeLoss::silent : NodeLoss::never_started, events);
     } else if (own_node_ == 0) {
       post(peer, NodeMessage::ping, {});
     }

@@ -18,24 +18,24 @@
 
 namespace launcher {
 
-/// An established connection to another launcher, which has proved who it is.
+/// An established connection to another, authenticated launcher.
 struct NodeConnection {
   int node = 0;
   dtrain::net::FramedStream stream;
 };
 
-/// How a launcher was lost: it closed its connection (closed), or was silent for too long while its
-/// ranks ran (silent) or before they ran (never_began).
-enum class NodeLoss { closed, silent, never_began };
+/// Why a launcher counts as lost: it closed its connection (closed), or exceeded its silence limit
+/// while its ranks ran (silent) or before they ran (never_started).
+enum class NodeLoss { closed, silent, never_started };
 
-/// How long another launcher may say nothing.
+/// How long another launcher may send nothing.
 struct SilenceLimits {
   std::chrono::duration<double> running{10.0};
-  /// While it starts its ranks: it reads nothing then, and so many programs take long to load.
+  /// While it starts its ranks: it reads nothing then, and many programs take long to load.
   std::chrono::duration<double> starting{600.0};
 };
 
-/// Something that came from another launcher.
+/// A message of another launcher, or its loss.
 struct NodeEvent {
   int node = 0;
   std::optional<NodeLoss> loss;  // the last event of that node; else a message:
@@ -44,9 +44,9 @@ struct NodeEvent {
   std::string body;
 };
 
-/// Passes messages between node 0 and each other node, in order, and notices lost nodes. Node 0
-/// sends heartbeats, which the others answer; either side takes a silence of the whole limit for a
-/// loss. Nothing blocks.
+/// Carries messages between node 0 and each other node, in order, and detects lost nodes. Node 0
+/// sends heartbeats, which the others answer; either side counts as lost after a silence of the
+/// whole limit. Nothing blocks.
 ///
 /// Threads: one.
 class NodeConnections {
@@ -60,24 +60,24 @@ class NodeConnections {
   [[nodiscard]] int fd() const { return epoll_.get(); }
   [[nodiscard]] const SilenceLimits& limits() const { return limits_; }
 
-  /// From now on messages belong to this attempt to run the job, whose ranks are to be started.
+  /// From now on messages belong to this attempt, whose ranks are about to be started.
   void begin_attempt(int attempt);
 
-  /// Queues a message; it is dropped where the node is lost.
+  /// Queues a message. No-op if the node is lost.
   void send(int node, NodeMessage kind, std::string_view body);
-  /// The same to every node that this one is connected with.
+  /// Queues a message to every node that this one is connected with.
   void send_to_all(NodeMessage kind, std::string_view body);
 
-  /// Takes what has come and sends what could not be sent before. Messages of an earlier attempt
-  /// are left out, but for requests to stop: they count however late they come.
+  /// Returns what was received, and sends what could not be sent before. Drops messages of an
+  /// earlier attempt, except requests to stop: these count however late they arrive.
   [[nodiscard]] std::vector<NodeEvent> take();
-  /// Gives back events that are not for the taker; the next take() begins with them.
+  /// Returns events that the caller does not handle; the next take() begins with them.
   void put_back(std::vector<NodeEvent> events) { put_back_ = std::move(events); }
-  /// Returns whether any other launcher can still say something.
+  /// Returns whether any other launcher is still connected.
   [[nodiscard]] bool has_peers() const;
 
-  /// Waits, a moment only, until the others have closed their ends: closing first could take the
-  /// last messages away from them.
+  /// Waits up to 100 ms until the others have closed their ends: closing first could discard the
+  /// last messages to them.
   void wait_for_closing();
 
  private:
@@ -95,18 +95,18 @@ class NodeConnections {
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
   void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
-  void beat(std::vector<NodeEvent>& events);
+  void check_heartbeats(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
 
   int own_node_ = 0;
-  ActiveClock clock_;  // this process may be stopped with its job
+  ActiveClock clock_;  // excludes the time for which this process is stopped
   SilenceLimits limits_ = {};
   int attempt_ = 0;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor timer_;
   std::vector<Peer> peers_;
   std::vector<NodeEvent> put_back_;
-  bool has_taken_ = false;  // what came with the links
+  bool has_taken_ = false;  // what was received during the handshakes
 };
 
 }  // namespace launcher

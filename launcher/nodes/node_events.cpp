@@ -32,7 +32,7 @@ std::string loss_reason(NodeLoss loss, const SilenceLimits& limits) {
 
 }  // namespace
 
-void NodeEvents::handle(const NodeEvent& event, bool output_held, const Moment& now) {
+void NodeEvents::handle(const NodeEvent& event, bool has_back_pressure, const Moment& now) {
   if (event.loss) {
     const int status = *event.loss == NodeLoss::closed ? kComm : kTimeout;
     return lose_node(event.node, status, loss_reason(*event.loss, nodes_.limits()), now);
@@ -46,7 +46,7 @@ void NodeEvents::handle(const NodeEvent& event, bool output_held, const Moment& 
   } else if (state_.is_coordinator()) {
     handle_report(event, now);
   } else {
-    handle_order(event, output_held, now);
+    handle_order(event, has_back_pressure, now);
   }
 }
 
@@ -82,7 +82,7 @@ void NodeEvents::handle_stop(int signal, const Moment& now) {
 void NodeEvents::handle_report(const NodeEvent& event, const Moment& now) {
   MessageReader reader(event.body);
   if (event.kind == NodeMessage::rank_end) {
-    const auto news = decode_rank_news(event.body);
+    const auto news = decode_rank_report(event.body);
     if (news) return update_rank(event.node, *news, now);
     lose_node(event.node, kComm, "sent a message that this dtrun cannot read", now);
   } else if (event.kind == NodeMessage::begun) {
@@ -103,9 +103,9 @@ void NodeEvents::handle_report(const NodeEvent& event, const Moment& now) {
   }
 }
 
-void NodeEvents::handle_order(const NodeEvent& event, bool output_held, const Moment& now) {
+void NodeEvents::handle_order(const NodeEvent& event, bool has_back_pressure, const Moment& now) {
   if (event.kind == NodeMessage::ask) {
-    if (output_held) return state_.decide(SendToCoordinator{.kind = NodeMessage::held});
+    if (has_back_pressure) return state_.decide(SendToCoordinator{.kind = NodeMessage::held});
     for (Rank& rank : state_.ranks.own()) rank.forget_records();
     judge_.request_records();
   } else if (event.kind == NodeMessage::abort) {
@@ -127,13 +127,13 @@ void NodeEvents::update_pids(const NodeEvent& event) {
   }
 }
 
-void NodeEvents::update_rank(int node, const RankNews& news, const Moment& now) {
+void NodeEvents::update_rank(int node, const RankReport& news, const Moment& now) {
   Rank* const rank = state_.ranks.find(static_cast<std::uint64_t>(news.rank), node);
   if (rank == nullptr) return;
   const bool is_new = !rank->end;
   rank->step = news.step;
-  if (news.told) rank->told = news.told;
-  rank->error.recall(news.last_lines);
+  if (news.reported_error) rank->reported_error = news.reported_error;
+  rank->error.set_last_lines(news.last_lines);
   if (news.stopped && !rank->stopped) {
     rank->stopped = true;
     return judge_.rank_stopped(*rank, now);
@@ -151,7 +151,7 @@ void NodeEvents::update_progress(const NodeEvent& event, const Moment& now) {
   if (rank == nullptr) return;
   const std::int64_t step_before = std::exchange(rank->step, step);
   rank->waited_us = waited_us;
-  ++rank->signs;
+  ++rank->heartbeats;
   judge_.heartbeat(*rank, step_before, now);
 }
 
@@ -165,7 +165,7 @@ void NodeEvents::update_records(const NodeEvent& event, const Moment& now) {
   rank->records = text;
   rank->records_are_last = are_last;
   rank->has_records = true;
-  rank->records_signs = rank->signs;
+  rank->records_heartbeat = rank->heartbeats;
   judge_.records_arrived(now);
 }
 
@@ -173,7 +173,7 @@ void NodeEvents::finish_node(int node, const Moment& now) {
   nodes_.set_done(node);
   const auto runs_there = [&](const Rank& rank) { return rank.node == node && rank.running(); };
   if (std::ranges::any_of(state_.ranks.all(), runs_there)) {
-    lose_node(node, kComm, "did not tell how all its ranks had ended", now);
+    lose_node(node, kComm, "did not report how all its ranks ended", now);
   }
 }
 

@@ -21,18 +21,18 @@ class NodeEvents {
   NodeEvents(JobState& state, FailureJudge& judge, StopPolicy& stops, NodeLink& nodes)
       : state_(state), judge_(judge), stops_(stops), nodes_(nodes) {}
 
-  /// output_held: back-pressure holds up this node's ranks.
-  void handle(const NodeEvent& event, bool output_held, const Moment& now);
+  /// has_back_pressure: back-pressure holds up this node's ranks.
+  void handle(const NodeEvent& event, bool has_back_pressure, const Moment& now);
   /// Called when no rank that this launcher knows of runs any more. Returns whether the ranks of
   /// all nodes have ended. If only those of this node have, reports so to node 0, once.
   [[nodiscard]] bool all_nodes_done(LocalRanks& ranks, const Moment& now);
 
  private:
   void handle_report(const NodeEvent& event, const Moment& now);
-  void handle_order(const NodeEvent& event, bool output_held, const Moment& now);
+  void handle_order(const NodeEvent& event, bool has_back_pressure, const Moment& now);
   void handle_stop(int signal, const Moment& now);
   void update_pids(const NodeEvent& event);
-  void update_rank(int node, const RankNews& news, const Moment& now);
+  void update_rank(int node, const RankReport& news, const Moment& now);
   void update_progress(const NodeEvent& event, const Moment& now);
   void update_records(const NodeEvent& event, const Moment& now);
   void finish_node(int node, const Moment& now);

@@ -11,13 +11,13 @@ namespace {
 
 using dtrain::net::MessageWriter;
 
-RankNews news_of(const Rank& rank) {
+RankReport report_of(const Rank& rank) {
   const auto& lines = rank.error.last_lines();
   return {.rank = rank.index,
           .step = rank.step,
           .stopped = rank.stopped,
           .end = rank.end.value_or(RankEnd{}),
-          .told = rank.told,
+          .reported_error = rank.reported_error,
           .last_lines = {lines.begin(), lines.end()}};
 }
 
@@ -50,19 +50,20 @@ void NodeLink::report_started(std::span<const Rank> own) const {
 void NodeLink::report_rank(Rank& rank, SharedOutput& console) const {
   if (done_.size() < 2) return;
   const bool failed = rank.stopped || (rank.end && rank.end->failed());
-  if (failed) rank.error.read_what_is_there(console);
-  if (!is_coordinator()) send_to_coordinator(NodeMessage::rank_end, encode(news_of(rank)));
+  if (failed) rank.error.drain(console);
+  if (!is_coordinator()) send_to_coordinator(NodeMessage::rank_end, encode(report_of(rank)));
 }
 
 void NodeLink::report_progress(Rank& rank, std::int64_t now_ns) const {
   constexpr std::int64_t kInterval_ns = 500'000'000;  // a busy rank sends one heartbeat a second
   if (is_coordinator()) return;
-  const bool is_first = rank.told_signs == 0;
-  if (rank.signs == rank.told_signs || (!is_first && now_ns < rank.told_ns + kInterval_ns)) {
+  const bool is_first = rank.reported_heartbeats == 0;
+  if (rank.heartbeats == rank.reported_heartbeats ||
+      (!is_first && now_ns < rank.reported_ns + kInterval_ns)) {
     return;
   }
-  rank.told_signs = rank.signs;
-  rank.told_ns = now_ns;
+  rank.reported_heartbeats = rank.heartbeats;
+  rank.reported_ns = now_ns;
   send_to_coordinator(NodeMessage::progress, MessageWriter()
                                                  .number(static_cast<std::uint64_t>(rank.index))
                                                  .number(static_cast<std::uint64_t>(rank.step))

@@ -102,9 +102,9 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
   }
   waiting -= rest.size();
   // A stale descriptor stays stale.
-  const bool may_pass = error != ESTALE &&
-                        dtrain::base::storage_fault(error) != dtrain::base::StorageFault::permanent;
-  if (may_pass) {
+  const bool is_transient = error != ESTALE && dtrain::base::storage_fault(error) !=
+                                                   dtrain::base::StorageFault::permanent;
+  if (is_transient) {
     lose(file, rest.size(), std::strerror(error));
   } else if (error != 0) {
     cut_short(file, std::strerror(error));

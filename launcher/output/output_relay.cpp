@@ -22,18 +22,20 @@ void OutputRelay::warn_of_logs() {
 }
 
 void OutputRelay::read(RankStream& stream) {
-  if (!stream.open() || is_held_) return;
+  if (!stream.open() || back_pressure_) return;
   stream.read(console_);
   if (!stream.open()) stream.finish(console_);  // a closed descriptor has left epoll by itself
 }
 
-void OutputRelay::show_error(Rank& rank, std::span<const Rank> own, bool has_begun) {
-  const std::string& line = rank.told->line;
+void OutputRelay::show_reported_error(Rank& rank, std::span<const Rank> own, bool has_begun) {
+  const std::string& line = rank.reported_error->line;
   std::optional<std::string_view> prefix = "";
   // A line that blames another rank waits for the report: that rank's own words may still come.
-  if (rank.told->blames_another()) prefix.reset();
+  if (rank.reported_error->blames_another()) prefix.reset();
   for (const Rank& other : own) {
-    if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
+    if (&other == &rank || !other.reported_error || other.reported_error->blames_another() ||
+        !prefix)
+      continue;
     if (same_error(other, rank)) {
       prefix.reset();
     } else {
@@ -41,25 +43,25 @@ void OutputRelay::show_error(Rank& rank, std::span<const Rank> own, bool has_beg
     }
   }
   if (prefix && !has_begun) {
-    if (start_errors_.empty()) start_error_time_ = dtrain::base::Clock::now();
-    start_errors_.emplace_back(*prefix, line);
+    if (startup_errors_.empty()) startup_error_time_ = dtrain::base::Clock::now();
+    startup_errors_.emplace_back(*prefix, line);
     prefix.reset();
   }
   rank.error.insert(console_, line, prefix);
 }
 
-void OutputRelay::show_start_errors() {
-  for (const auto& [prefix, line] : start_errors_) console_.line(Stream::error, prefix, line);
-  start_errors_.clear();
+void OutputRelay::show_startup_errors() {
+  for (const auto& [prefix, line] : startup_errors_) console_.line(Stream::error, prefix, line);
+  startup_errors_.clear();
 }
 
-void OutputRelay::show_old_start_errors(bool has_begun) {
+void OutputRelay::show_old_startup_errors(bool has_begun) {
   constexpr std::chrono::seconds kTimeToEnd(2);
-  const auto waited = dtrain::base::Clock::now() - start_error_time_;
-  if (waited >= kTimeToEnd || has_begun) show_start_errors();
+  const auto waited = dtrain::base::Clock::now() - startup_error_time_;
+  if (waited >= kTimeToEnd || has_begun) show_startup_errors();
 }
 
-bool OutputRelay::update_hold(bool job_ends) {
+bool OutputRelay::update_back_pressure(bool job_ends) {
   constexpr std::size_t kMaxPending = std::size_t{1} << 20;
   // Ranks that end may print much at once, and a disk that is well must lose nothing of it.
   constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
@@ -69,8 +71,8 @@ bool OutputRelay::update_hold(bool job_ends) {
   }
   const bool too_much =
       console_.pending_for_readers() > kMaxPending || logs_.waiting() > kMaxPending;
-  const bool was_held = std::exchange(is_held_, !job_ends && too_much);
-  return was_held != is_held_;
+  const bool was_held = std::exchange(back_pressure_, !job_ends && too_much);
+  return was_held != back_pressure_;
 }
 
 void OutputRelay::finish(std::span<Rank> ranks) {
@@ -79,7 +81,7 @@ void OutputRelay::finish(std::span<Rank> ranks) {
     rank.error.finish(console_);
   }
   console_.commit_live("");
-  show_start_errors();
+  show_startup_errors();
   logs_.finish();
 }
 

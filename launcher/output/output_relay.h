@@ -31,31 +31,32 @@ class OutputRelay {
   [[nodiscard]] SharedOutput& console() { return console_; }
   [[nodiscard]] LogWriter& logs() { return logs_; }
 
-  /// Prints a line of dtrun's own.
+  /// Prints a message of dtrun itself.
   void say(std::string_view text) { console_.line(Stream::error, console_.own_prefix(), text); }
   void warn(std::string_view text) { say("warning: " + std::string(text)); }
-  /// Prints what went wrong with the logs since the last call.
+  /// Prints the warnings about the logs since the last call.
   void warn_of_logs();
 
-  /// Takes a buffer of a rank's output, unless that is held back.
+  /// Relays a buffer of a rank's output. No-op under back-pressure.
   void read(RankStream& stream);
 
-  /// Prints an error that a rank reported instead of writing it: once, however many of `own`, the
-  /// ranks of this node, report it. One that ended the start waits for the notes of others.
-  void show_error(Rank& rank, std::span<const Rank> own, bool has_begun);
-  [[nodiscard]] bool has_start_errors() const { return !start_errors_.empty(); }
-  void show_start_errors();
-  /// Prints them if the job has begun since, or does something else: they did not end the start.
+  /// Prints an error that a rank reported instead of writing it: once, even if several of `own`,
+  /// the ranks of this node, report it. Before the first step, errors are kept until the attempt
+  /// ends.
+  void show_reported_error(Rank& rank, std::span<const Rank> own, bool has_begun);
+  [[nodiscard]] bool has_startup_errors() const { return !startup_errors_.empty(); }
+  void show_startup_errors();
+  /// Prints them after two seconds, or once the job has begun: they did not end the startup.
   ///
-  /// REQUIRES: has_start_errors().
-  void show_old_start_errors(bool has_begun);
+  /// REQUIRES: has_startup_errors().
+  void show_old_startup_errors(bool has_begun);
 
-  /// Decides whether output is held back: while dtrun's readers or the logs have too much waiting,
-  /// unless the job ends, from which on output that nobody takes is dropped.
+  /// Applies back-pressure while more than 1 MiB waits for dtrun's readers or for the logs. If the
+  /// job ends, drops the excess instead.
   ///
-  /// Returns: whether that has changed.
-  [[nodiscard]] bool update_hold(bool job_ends);
-  [[nodiscard]] bool is_held() const { return is_held_; }
+  /// Returns: whether the back-pressure has changed.
+  [[nodiscard]] bool update_back_pressure(bool job_ends);
+  [[nodiscard]] bool has_back_pressure() const { return back_pressure_; }
 
   /// Reads what is left in the ranks' pipes, and closes them.
   void finish(std::span<Rank> ranks);
@@ -68,10 +69,10 @@ class OutputRelay {
   std::string log_folder_;
   SharedOutput console_;
   LogWriter logs_;
-  /// Errors that ended the start, behind their prefixes.
-  std::vector<std::pair<std::string, std::string>> start_errors_;
-  dtrain::base::Clock::time_point start_error_time_;  // of the first
-  bool is_held_ = false;
+  /// Errors before the first step, after their prefixes.
+  std::vector<std::pair<std::string, std::string>> startup_errors_;
+  dtrain::base::Clock::time_point startup_error_time_;  // of the first
+  bool back_pressure_ = false;
 };
 
 }  // namespace launcher

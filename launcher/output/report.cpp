@@ -17,15 +17,16 @@ namespace {
 /// a rank whose line is printed elsewhere.
 void report_blames(const std::optional<int>& except, const std::vector<Rank>& ranks,
                    SharedOutput& console) {
-  const auto is_told_here = [&](const Rank& rank) {
-    return rank.told && rank.told->blames_another() && rank.index != except;
+  const auto is_reported_here = [&](const Rank& rank) {
+    return rank.reported_error && rank.reported_error->blames_another() && rank.index != except;
   };
   for (const Rank& rank : ranks) {
-    if (!is_told_here(rank)) continue;
+    if (!is_reported_here(rank)) continue;
     const auto first = std::find_if(ranks.begin(), ranks.end(), [&](const Rank& other) {
-      return is_told_here(other) && same_error(other, rank);
+      return is_reported_here(other) && same_error(other, rank);
     });
-    if (&*first == &rank) console.line(Stream::error, rank.error.prefix(), rank.told->line);
+    if (&*first == &rank)
+      console.line(Stream::error, rank.error.prefix(), rank.reported_error->line);
   }
 }
 
@@ -61,11 +62,11 @@ void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, Shar
 void report_culprit(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   if (is_shared_error(culprit, ranks)) {  // it has been printed, and nobody is to blame
-    if (culprit.told->blames_another()) report_blames({}, ranks, console);
+    if (culprit.reported_error->blames_another()) report_blames({}, ranks, console);
     return;
   }
   report_blames(verdict.culprit, ranks, console);
-  if (!culprit.told && explains_itself(culprit) &&
+  if (!culprit.reported_error && explains_itself(culprit) &&
       culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
     console.line(Stream::error, console.own_prefix(),
                  fmt::format("last lines of rank {}'s standard error:", culprit.index));
@@ -73,7 +74,7 @@ void report_culprit(const Verdict& verdict, const std::vector<Rank>& ranks, Shar
       console.line(Stream::error, console.own_prefix() + "  | ", text);
     }
   }
-  if (has_begun(ranks) || !culprit.told) report_victims(verdict, ranks, console);
+  if (has_begun(ranks) || !culprit.reported_error) report_victims(verdict, ranks, console);
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placem
             bool may_restart, SharedOutput& console) {
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
     console.line(Stream::error, console.own_prefix(),
-                 fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));
+                 fmt::format("{} lines were dropped: dtrun's output had no reader", dropped));
   }
   const std::string line = last_line(verdict, ranks, placement);
   if (verdict.culprit && !verdict.result) {
@@ -98,7 +99,8 @@ void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placem
     console.line(Stream::error, console.own_prefix(), advice);
   }
   const bool is_shown = std::any_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
-    return rank.node == placement.node_rank && rank.told && rank.told->line == line;
+    return rank.node == placement.node_rank && rank.reported_error &&
+           rank.reported_error->line == line;
   });
   if (!line.empty() && !is_shown) console.line(Stream::error, console.own_prefix(), line);
 }

@@ -1,4 +1,4 @@
-// Records of ranks for tests of dtrun's parts.
+// Rank records for unit tests of the launcher.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace dtrain::testing {
 
-/// A rank that runs, or has ended so.
+/// A rank that runs, or has ended as given.
 inline launcher::Rank rank_of(int index, int node = 0,
                               std::optional<launcher::RankEnd> end = std::nullopt) {
   return {.index = index, .node = node, .pid = 100 + index, .end = end};

@@ -35,7 +35,7 @@ std::vector<Rank> ranks_with(int failed, RankEnd end) {
 TEST_CASE("the line names rank, host and node") {
   auto ranks = ranks_with(3, RankEnd{.time_ns = 1'000'000, .by_signal = false, .code = 7});
   ranks[3].step = 5;
-  ranks[3].error.recall({"one", "two"});
+  ranks[3].error.set_last_lines({"one", "two"});
   Verdict verdict;
   verdict.culprit = 3;
   verdict.failed_ns = 1'000'000;
@@ -107,7 +107,7 @@ class Job {
         ranks_[rank].waited_us += waits_us[rank];
       }
       ++step_;
-      const std::string line = stragglers_.look(ranks_, now_);
+      const std::string line = stragglers_.sample(ranks_, now_);
       if (said.empty()) said = line;
     }
     return said;
