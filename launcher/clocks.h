@@ -1,18 +1,20 @@
-// Clocks of a job: the time in which this process ran, and the time that goes into steps.
+// Clocks of a job: time without stops of this process, and time spent in useful steps.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/base/text/text.h"
 
 namespace launcher {
 
-/// A clock without the time in which this process was stopped (SIGSTOP, a suspended job), so that
-/// limits on others do not count it. It takes a pause of more than two seconds between two calls of
-/// now() for a stop: call it at least once a second.
+/// A clock that excludes the time for which this process was stopped (SIGSTOP, a suspended job), so
+/// that timeouts of other processes do not count it. A pause of more than two seconds between two
+/// calls of now() counts as a stop: call it at least once a second.
 ///
 /// Threads: one.
 class ActiveClock {
@@ -36,12 +38,49 @@ class ActiveClock {
   dtrain::base::Clock::duration stopped_{0};
 };
 
-/// Takes the steps that rank 0 reports, with the time of each report.
+/// The time of an event, by three clocks.
+struct Moment {
+  using Time = dtrain::base::Clock::time_point;
+
+  Time active;          ///< an ActiveClock's; deadlines and hang timeouts use it
+  Time wall;            ///< dtrain::base::Clock's
+  std::int64_t ns = 0;  ///< since the start of the attempt, as in RankEnd::time_ns
+};
+
+/// The clock of one attempt to run a job, which starts with it.
 ///
-/// A step advances the job the first time it is done; a restarted job repeats those after its
-/// checkpoint. The time of a step is that between its report and the one before it in the same
-/// attempt, with evaluations and saves; so the first step of an attempt counts as part of its
-/// start.
+/// Threads: one.
+class AttemptClock {
+ public:
+  using Time = Moment::Time;
+
+  [[nodiscard]] Time start() const { return start_; }
+  /// Call it at least once a second, as ActiveClock::now().
+  Moment now() {
+    const Time active = active_.now();
+    const Time wall = dtrain::base::Clock::now();
+    const auto since_start = std::chrono::duration_cast<std::chrono::nanoseconds>(wall - start_);
+    return {.active = active, .wall = wall, .ns = since_start.count()};
+  }
+  /// As ActiveClock::on_wall.
+  [[nodiscard]] Time on_wall(Time active) const { return active_.on_wall(active); }
+
+ private:
+  ActiveClock active_;
+  Time start_ = dtrain::base::Clock::now();
+};
+
+/// "0.1 s".
+[[nodiscard]] inline std::string readable_ns(std::int64_t ns) {
+  constexpr double kNanosecond = 1e-9;
+  return dtrain::base::readable_time(static_cast<double>(ns) * kNanosecond);
+}
+
+/// Measures effective training time and recovery times from the steps that rank 0 reports.
+///
+/// A step counts the first time it is completed; a restarted job repeats those after its
+/// checkpoint. The time of a step is the time since the previous report in the same attempt,
+/// including evaluations and saves; so the first step of an attempt counts as part of its startup.
 ///
 /// Threads: one.
 class StepClock {
@@ -53,7 +92,7 @@ class StepClock {
     last_.reset();
     recovery_.reset();
   }
-  /// step: the newest that is done; a report of no newer step has no effect.
+  /// step: the newest completed step; no-op if it is not newer.
   /// Returns: whether the job has recovered with it.
   bool report(std::int64_t step, Time now) {
     if (step < 0 || (last_ && step <= last_->step)) return false;
@@ -65,15 +104,15 @@ class StepClock {
     last_ = Report{step, now};
     return recovers;
   }
-  /// The attempt failed. The job has recovered when a step is done that no attempt had done before.
+  /// Records a failure. The job recovers with the first step that no attempt had completed before.
   void fail(Time when) {
     if (!failed_) failed_ = when;
   }
 
   /// The time of the steps that advanced the job.
   [[nodiscard]] Seconds useful() const { return useful_; }
-  /// From the failure to the recovery, if the newest attempt has recovered. Where attempts failed
-  /// before they had recovered, from the first of their failures.
+  /// Time from the failure to the recovery, if the newest attempt has recovered. After several
+  /// failures without recovery, from the first one.
   [[nodiscard]] std::optional<Seconds> recovery() const { return recovery_; }
 
  private:

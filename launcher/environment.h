@@ -6,11 +6,11 @@
 
 namespace launcher {
 
-/// NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves of those the driver shows; 0 where there is none.
+/// Number of NVIDIA GPUs that the driver shows and CUDA_VISIBLE_DEVICES allows.
 [[nodiscard]] int count_gpus();
 
-/// The file that `name` stands for: itself with a slash in it, else the first executable of PATH,
-/// else the one beside dtrun.
+/// Resolves a program's name: a path if it has a slash, else the first executable in PATH, else the
+/// one beside dtrun.
 ///
 /// Throws: Error{spawn} naming the program.
 [[nodiscard]] std::string find_program(const std::string& name);
@@ -18,7 +18,7 @@ namespace launcher {
 /// The value of a variable of dtrun's own environment; empty: it is not set.
 [[nodiscard]] std::string environment_value(const std::string& name);
 
-/// The job's secret, which DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE gives; empty: none.
+/// The job's secret, from DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE; empty: none.
 ///
 /// Throws: Error{usage} as net::job_secret.
 [[nodiscard]] std::string job_secret_of_environment();
@@ -32,7 +32,7 @@ struct RankStart {
   int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal
 };
 
-/// NAME=VALUE strings: dtrun's own variables with those of the rank put over them.
+/// NAME=VALUE strings: dtrun's own variables, overridden by those of the rank.
 [[nodiscard]] std::vector<std::string> environment_of(const PreparedJob& job,
                                                       const RankStart& rank);
 

@@ -27,9 +27,10 @@
 #include "launcher/job.h"
 #include "launcher/judge/attempts.h"
 #include "launcher/judge/restarts.h"
-#include "launcher/local/guard.h"
+#include "launcher/local/local_ranks.h"
+#include "launcher/local/watchdog.h"
 #include "launcher/nodes/emulation.h"
-#include "launcher/nodes/meeting.h"
+#include "launcher/nodes/rendezvous.h"
 #include "launcher/options.h"
 #include "launcher/output/output_writer.h"
 
@@ -46,7 +47,7 @@ int print_and_end(std::string_view text) {
   return 0;
 }
 
-/// Runs `action`; on an exception, `tell(status, message)` is called, and its status is returned.
+/// Runs `action`; on an exception, calls `tell(status, message)` and returns its status.
 template <typename Action, typename Tell>
 int reported(Action&& action, Tell&& tell) {
   using dtrain::base::ErrorKind;
@@ -68,15 +69,16 @@ std::string error_line(const Options& options, const std::string& message) {
   return own_prefix(options) + "error: " + message + "\n";
 }
 
-/// Tells the other nodes why this one starts no ranks.
-void tell_failure(Channel& nodes, const Options& options, int status, const std::string& message) {
+/// Reports to the other nodes why this one starts no ranks.
+void report_start_failure(NodeConnections& nodes, const Options& options, int status,
+                          const std::string& message) {
   if (options.node_rank == 0) {
     const std::string line = fmt::format("failed: node 0 did not start: {}", message);
     const AbortOrder order{
         .rank = 0, .reason = "did not start", .quietly = false, .status = status};
     nodes.send_to_all(NodeMessage::abort, encode(order));
     nodes.send_to_all(NodeMessage::finish,
-                      encode(Decision{.status = status, .failed = true, .line = line}));
+                      encode(JobResult{.status = status, .failed = true, .line = line}));
   } else {
     nodes.send(0, NodeMessage::node_failed,
                dtrain::net::MessageWriter()
@@ -87,19 +89,19 @@ void tell_failure(Channel& nodes, const Options& options, int status, const std:
   nodes.wait_for_closing();
 }
 
-int supervise(PreparedJob job, GuardLink guard) {
+int supervise(PreparedJob job, WatchdogLink watchdog) {
   const Options options = job.options;
-  const std::shared_ptr<Channel> nodes = job.nodes;
-  const int status = reported([&] { return run_attempts(std::move(job), std::move(guard)); },
+  const std::shared_ptr<NodeConnections> nodes = job.nodes;
+  const int status = reported([&] { return run_attempts(std::move(job), std::move(watchdog)); },
                               [&](int failure, const std::string& message) {
                                 write_error_for_a_while(error_line(options, message));
-                                if (nodes) tell_failure(*nodes, options, failure, message);
+                                report_start_failure(*nodes, options, failure, message);
                               });
-  if (nodes && options.node_rank == 0) nodes->wait_for_closing();
+  if (options.node_rank == 0) nodes->wait_for_closing();
   return status;
 }
 
-/// Binds the ranks of this node. Emulated nodes share a machine: each takes its part.
+/// Binds the ranks of this node. Emulated nodes divide the machine's CPUs.
 CpuBinding bind_ranks(const Options& options, const Placement& placement) {
   if (options.bind == Bind::none) return {};
   const bool is_part = options.emulate_nodes > 0;
@@ -115,60 +117,61 @@ CpuBinding bind_ranks(const Options& options, const Placement& placement) {
 }
 
 /// Prepares the ranks of this node, whose placement is known.
-PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_files) {
+PreparedJob prepare(const Options& options, Rendezvous rendezvous, const rlimit& open_files) {
   std::string program_file = find_program(options.program.front());
-  require_files_for(meeting.placement.own().num_ranks);
-  const bool is_alone = !meeting.placement.has_several_nodes();
-  Door door = is_alone ? make_door() : Door{};
-  CpuBinding binding = bind_ranks(options, meeting.placement);
-  LogFolder folder(options, meeting.placement);
+  require_files_for(rendezvous.placement.own().num_ranks);
+  const bool is_alone = !rendezvous.placement.has_several_nodes();
+  RendezvousSocket rendezvous_socket = is_alone ? make_rendezvous_socket() : RendezvousSocket{};
+  CpuBinding binding = bind_ranks(options, rendezvous.placement);
+  LogFolder folder(options, rendezvous.placement);
   return PreparedJob{.options = options,
-                     .placement = std::move(meeting.placement),
-                     .nodes = std::move(meeting.channel),
+                     .placement = std::move(rendezvous.placement),
+                     .nodes = std::move(rendezvous.connections),
                      .program_file = std::move(program_file),
-                     .port = std::move(meeting.port),
-                     .door = std::move(door),
-                     .store_listener = std::move(meeting.store_listener),
-                     .store_claim = std::move(meeting.store_claim),
+                     .port = std::move(rendezvous.port),
+                     .rendezvous = std::move(rendezvous_socket),
+                     .store_listener = std::move(rendezvous.store_listener),
+                     .store_claim = std::move(rendezvous.store_claim),
                      .folder = std::move(folder),
                      .binding = std::move(binding),
                      .open_files = open_files};
 }
 
-Meeting meet_nobody(const Options& options) {
-  Meeting meeting;
-  meeting.port = reserve_port(options.master_addr, options.master_port);
-  meeting.placement.nodes = {
+Rendezvous single_node_rendezvous(const Options& options) {
+  Rendezvous rendezvous;
+  rendezvous.connections = std::make_shared<NodeConnections>();
+  rendezvous.port = reserve_port(options.master_addr, options.master_port);
+  rendezvous.placement.nodes = {
       NodePlace{.host = {}, .first_rank = 0, .num_ranks = options.num_ranks}};
-  meeting.placement.master_addr = options.master_addr;
-  meeting.placement.master_port = meeting.port.port;
-  return meeting;
+  rendezvous.placement.master_addr = options.master_addr;
+  rendezvous.placement.master_port = rendezvous.port.port;
+  return rendezvous;
 }
 
-/// Runs this launcher's part in a job of several nodes.
+/// Runs this launcher in a job of several nodes.
 int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   const std::string token = job_secret_of_environment();
-  Meeting meeting = meet(options, token, make_run_id(), std::move(start.listener));
-  start.meeting.reset();
-  std::shared_ptr<Channel> nodes = meeting.channel;
+  Rendezvous rendezvous = join_rendezvous(options, token, make_run_id(), std::move(start.listener));
+  start.rendezvous.reset();
+  std::shared_ptr<NodeConnections> nodes = rendezvous.connections;
   std::optional<PreparedJob> job;
   const int status = reported(
       [&] {
-        job.emplace(prepare(options, std::move(meeting), open_files));
+        job.emplace(prepare(options, std::move(rendezvous), open_files));
         return 0;
       },
       [&](int failure, const std::string& message) {
         write_error_for_a_while(error_line(options, message));  // the other nodes wait for this one
-        tell_failure(*nodes, options, failure, message);
+        report_start_failure(*nodes, options, failure, message);
       });
   nodes.reset();  // the supervisor's alone from here on: others see it close when that one dies
-  return job ? run_guarded(*std::move(job), &supervise) : status;
+  return job ? run_under_watchdog(*std::move(job), &supervise) : status;
 }
 
 /// Returns the first bytes of the file that a report is to replace.
 ///
 /// Throws: as InputFile.
-std::string begin_of_report(const std::string& path) {
+std::string head_of_report(const std::string& path) {
   constexpr std::int64_t kEnough = 64;
   std::error_code error;
   if (std::filesystem::file_size(path, error) == 0) return {};
@@ -180,9 +183,9 @@ std::string begin_of_report(const std::string& path) {
   return begin;
 }
 
-/// Finds at the start what cannot be written at the end. Removes the report of an earlier job: if
-/// nothing is written, a program would take it for that of this one.
-void begin_report_file(const Options& options) {
+/// Checks that the report can be written. Removes the report of an earlier job, which a program
+/// could otherwise mistake for this one's.
+void prepare_report_file(const Options& options) {
   constexpr auto kKind = dtrain::base::ErrorKind::usage;
   const std::string& path = options.report_file;
   if (path.empty() || options.node_rank != 0) return;
@@ -193,10 +196,10 @@ void begin_report_file(const Options& options) {
                        "the file",
                        path);
   }
-  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(begin_of_report(path))) {
+  if (std::filesystem::is_regular_file(status) && !is_report_or_empty(head_of_report(path))) {
     dtrain::base::fail(kKind,
-                       "--report-file {}: this file is no report of dtrun, and stays as it "
-                       "is; name another one",
+                       "--report-file {}: this file is not a dtrun report, and is kept; name "
+                       "another one",
                        path);
   }
   const dtrain::base::AtomicFile probe(path, kKind);
@@ -212,13 +215,14 @@ int run(Options options, const rlimit& open_files) {
     });
   }
   if (options.num_nodes > 1) return run_node(std::move(options), {}, open_files);
-  return run_guarded(prepare(options, meet_nobody(options), open_files), &supervise);
+  return run_under_watchdog(prepare(options, single_node_rendezvous(options), open_files),
+                            &supervise);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  dtrain::base::end_on_stop_signals();  // until the guard takes them
+  dtrain::base::end_on_stop_signals();  // until the watchdog handles them
   dtrain::base::ensure_standard_streams();
   dtrain::base::ignore_file_size_signal();
   rlimit open_files{};
@@ -233,7 +237,7 @@ int main(int argc, char** argv) {
         for (const std::string& remark : options.remarks) {
           write_error(own_prefix(options) + remark + "\n");
         }
-        begin_report_file(options);
+        prepare_report_file(options);
         return run(options, open_files);
       },
       [&](int, const std::string& message) { write_error(error_line(options, message)); });

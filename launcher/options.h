@@ -12,7 +12,7 @@
 
 namespace launcher {
 
-/// Which of a rank's streams are meant, in torchrun's numbering: 0 none, 1 standard output, 2
+/// A selection of the ranks' streams, in torchrun's numbering: 0 none, 1 standard output, 2
 /// standard error, 3 both; one number for all ranks, or a map such as 0:3,1:1 (others: 0).
 class StreamChoice {
  public:
@@ -46,7 +46,7 @@ struct Options {
   int master_port = 0;  // one node: of the ranks, 0: a free one; several: where launchers meet
   std::chrono::duration<double> rdzv_timeout{600.0};
   std::chrono::duration<double> heartbeat_timeout{10.0};
-  /// Of a rank's silence; 0: none; nothing: the larger of 10 min and 20 median steps.
+  /// Limit on a rank's silence; 0: none; nullopt: the larger of 10 min and 20 median steps.
   std::optional<std::chrono::duration<double>> hang_timeout;
   std::string log_dir;
   StreamChoice redirects;                               // to files instead of the console
@@ -58,20 +58,20 @@ struct Options {
   int max_restarts = 0;
   std::chrono::duration<double> restart_backoff{1.0};  // wait before the first restart
   Bind bind = Bind::none;
-  std::string rdzv_endpoint;  // torchrun's spelling of the address and port of node 0
-  std::string report_file;    // gets how the job ended; empty: none
-  std::string help;           // the text of --help, where it was asked for
+  std::string rdzv_endpoint;  // node 0's address and port, in torchrun's spelling
+  std::string report_file;    // receives the report on the job; empty: none
+  std::string help;           // the text of --help, if it was given
   bool version = false;
   std::vector<std::string> program;  // name and arguments
   std::vector<std::string> remarks;  // "note: ..." and "warning: ...", to be printed
 };
 
-/// The command line's meaning.
+/// Parses and validates the command line.
 ///
 /// Throws: Error{usage} naming the option, what was found and what to do.
 [[nodiscard]] Options parse_options(const std::vector<std::string>& arguments);
 
-/// What stands before lines of this dtrun's own: "dtrun: ", or "dtrun (node 1): ".
+/// The prefix of this dtrun's own lines: "dtrun: ", or "dtrun (node 1): ".
 [[nodiscard]] std::string own_prefix(const Options& options);
 
 }  // namespace launcher

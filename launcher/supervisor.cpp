@@ -2,90 +2,97 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/epoll.h>
-#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <cerrno>
+#include <chrono>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
-#include "dtrain/base/text/text.h"
 #include "launcher/local/processes.h"
+#include "launcher/output/output_writer.h"
 
 namespace launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using Source = Event::Source;
 
-// From the moment a failure is seen, blame (supervisor_verdict.cpp) + --abort-grace + kill +
-// leftovers + drain end within 3 s at the default grace of 2 s. The drain begins with the logs.
-constexpr auto kKillLimit = 300ms;
-// A killed rank that holds much memory or a device may take seconds to give it back.
-constexpr auto kSlowEndLimit = 10s;
-constexpr auto kLeftoverKillLimit = 250ms;
-constexpr auto kDrainLimit = 250ms;
-// After a clean end, how long a full disk may take to have room again.
-constexpr auto kFullDiskPatience = 1000ms;
-// After a clean end, how long a rank's helpers (a tee, say) may finish before SIGTERM.
-constexpr auto kOrphanGracePeriod = 200ms;
+constexpr auto kSuspendWindow = 200ms;
+constexpr std::size_t kMaxControlText = 8192;
 
-// An event's source: a kind, and for most kinds a rank.
-enum class Source : std::uint32_t { guard, child, console, nodes, end, control, output, error };
+template <typename... Actions>
+struct Overloaded : Actions... {
+  using Actions::operator()...;
+};
 
-std::uint64_t tag_of(Source source, int rank = 0) {
-  return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
+void watch_output(const EventLoop& loop, std::span<const Rank> ranks, bool watches) {
+  for (const Rank& rank : ranks) {
+    for (const auto& [stream, source] : {std::pair(&rank.output, Source::rank_output),
+                                         std::pair(&rank.error, Source::rank_error)}) {
+      if (!stream->open()) continue;
+      if (watches) {
+        loop.watch(stream->fd(), {.source = source, .rank = rank.index});
+      } else {
+        loop.unwatch(stream->fd());
+      }
+    }
+  }
 }
 
 }  // namespace
 
-Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps,
+Supervisor::Supervisor(PreparedJob& job, const WatchdogLink& watchdog, StepClock& steps,
                        Stragglers& stragglers)
     : job_(job),
-      guard_(guard),
+      watchdog_(watchdog),
       steps_(steps),
-      stragglers_(stragglers),
-      output_(job.options),
-      ranks_(job.placement),
+      output_(job.options, job.folder.log_folder()),
+      state_(job.options, job.placement),
+      ranks_(state_.ranks),
       nodes_(job.nodes, job.placement),
-      hangs_(job.options.hang_timeout, job.placement.world_size()),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      start_(dtrain::base::Clock::now()) {
+      judge_(state_, stragglers),
+      stops_(state_, judge_),
+      node_events_(state_, judge_, stops_, nodes_),
+      shutdown_(state_, ranks_, output_, [this] {
+        for (Rank& rank : state_.ranks.own()) on_rank_end(rank);
+        ranks_.reap_orphans(clock_.now().ns, state_.verdict.stop_signal != 0);
+      }) {
   adopt_orphans();
-  sigset_t child;
-  ::sigemptyset(&child);
-  ::sigaddset(&child, SIGCHLD);
-  child_signals_ = dtrain::base::Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
-  watch(guard_.signals.get(), tag_of(Source::guard));
-  watch(child_signals_.get(), tag_of(Source::child));
-  watch(output_.console().waker()->fd(), tag_of(Source::console));
-  if (nodes_.has_several()) watch(nodes_.channel().fd(), tag_of(Source::nodes));
+  steps.begin_attempt();
+  stragglers.begin_attempt();
+  loop_.watch(watchdog_.signals.get(), {.source = Source::signals});
+  loop_.watch(output_.console().waker()->fd(), {.source = Source::console});
+  loop_.watch(nodes_.fd(), {.source = Source::nodes});
 }
 
-AttemptEnd Supervisor::run() {
-  steps_.begin_attempt();
-  stragglers_.begin_attempt();
+AttemptResult Supervisor::run() {
   start_ranks();
-  if (nodes_.has_several()) {
-    notify_started();
-    on_nodes();  // what was put back makes no descriptor readable
-  }
-  while (phase_ != Phase::done) {
+  nodes_.report_started(state_.ranks.own());
+  handle({.source = Source::nodes});  // events that were put back make no descriptor readable
+  while (!shutdown_.is_done()) {
     wait_for_events();
     advance();
   }
-  return attempt_end(verdict_, ranks_.all(), start_, steps_);
+  return attempt_result(state_.verdict, state_.ranks.all(), clock_.start(), steps_);
 }
 
 void Supervisor::start_ranks() {
-  ranks_.start(job_, guard_.original_mask, output_.console(), output_.logs());
-  job_.door = {};  // the ranks alone hold it from here on, so that they notice each other's ends
-  for (const Rank& rank : ranks_.own()) {
-    watch(rank.pidfd.get(), tag_of(Source::end, rank.index));
-    watch(rank.control.get(), tag_of(Source::control, rank.index));
+  ranks_.start(job_, watchdog_.original_mask, output_.console(), output_.logs());
+  job_.rendezvous =
+      {};  // the ranks alone hold it from here on, so that they notice each other's ends
+  for (const Rank& rank : state_.ranks.own()) {
+    loop_.watch(rank.pidfd.get(), {.source = Source::rank_end, .rank = rank.index});
+    loop_.watch(rank.control.get(), {.source = Source::rank_control, .rank = rank.index});
   }
-  watch_output(true);
+  watch_output(loop_, state_.ranks.own(), true);
   if (!job_.binding.masks.empty() && job_.attempt == 0) {
     output_.say(describe(job_.options.bind, job_.binding, job_.placement.own().first_rank));
   }
@@ -94,232 +101,211 @@ void Supervisor::start_ranks() {
   }
 }
 
-void Supervisor::watch(int fd, std::uint64_t tag) const {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = tag;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+void Supervisor::wait_for_events() {
+  std::optional<Moment::Time> next;
+  const auto include = [&next](std::optional<Moment::Time> time) {
+    if (time) next = std::min(next.value_or(Moment::Time::max()), *time);
+  };
+  include(state_.deadline);
+  include(shutdown_.deadline());
+  const bool has_deadline = next.has_value();
+  if (stops_.watches_heartbeats(output_.has_back_pressure())) include(judge_.hangs().next_check());
+  if (next) next = clock_.on_wall(*next);
+  const bool watches_ranks =
+      state_.is_undisturbed() &&
+      (output_.has_startup_errors() || judge_.hangs().watches_any() || !stops_.stopped().empty());
+  if (watches_ranks || has_deadline) {
+    include(dtrain::base::Clock::now() + ActiveClock::kMostBetweenCalls);
+  }
+  const std::vector<Event> events = loop_.wait(next);
+  clock_.now();  // before any event is judged: this process may have been stopped
+  for (const Event& event : events) handle(event);
 }
 
-void Supervisor::unwatch(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
-
-void Supervisor::watch_output(bool watches) {
-  for (const Rank& rank : ranks_.own()) {
-    for (const auto& [stream, source] :
-         {std::pair(&rank.output, Source::output), std::pair(&rank.error, Source::error)}) {
-      if (!stream->open()) continue;
-      if (watches) {
-        watch(stream->fd(), tag_of(source, rank.index));
-      } else {
-        unwatch(stream->fd());
+void Supervisor::handle(const Event& event) {
+  Rank& rank = state_.ranks.at(event.rank);
+  switch (event.source) {
+    case Source::signals:
+      return on_signals();
+    case Source::child_stops:
+      return on_child_stops();
+    case Source::console:
+      return output_.console().waker()->clear();  // advance() writes on
+    case Source::nodes: {
+      std::vector<NodeEvent> events = nodes_.take();
+      auto next = events.begin();
+      for (; next != events.end() && nodes_.is_open(); ++next) {
+        node_events_.handle(*next, output_.has_back_pressure(), clock_.now());
+        carry_out_decisions();
       }
+      events.erase(events.begin(), next);
+      return nodes_.put_back(std::move(events));  // they belong to what follows this attempt
+    }
+    case Source::rank_end:
+      return on_rank_end(rank);
+    case Source::rank_control:
+      on_control(rank);
+      return;
+    case Source::rank_error:
+      return output_.read(rank.error);
+    case Source::rank_output:
+      while (on_control(rank)) {  // messages about the output precede it
+      }
+      return output_.read(rank.output);
+  }
+}
+
+void Supervisor::advance() {
+  const Moment now = clock_.now();
+  ranks_.reap_orphans(now.ns, state_.verdict.stop_signal != 0);
+  if (state_.deadline && now.active >= *state_.deadline) judge_.deadline_passed(now);
+  carry_out_decisions();
+  stops_.check_stopped_ranks(now);
+  carry_out_decisions();
+  if (state_.phase == Phase::running && output_.has_startup_errors()) {
+    output_.show_old_startup_errors(has_begun(state_.ranks.all()));
+  }
+  if (stops_.watches_heartbeats(output_.has_back_pressure())) judge_.check_silence(now);
+  carry_out_decisions();
+  const bool has_ended = state_.phase < Phase::shutdown && !state_.ranks.any_running() &&
+                         node_events_.all_nodes_done(ranks_, now);
+  carry_out_decisions();
+  if (has_ended) shutdown_.begin(now);
+  shutdown_.advance(clock_.now());
+  // Ranks that are to save or to end must not wait for a reader or a disk.
+  const bool ends = !state_.verdict.clean() || state_.phase == Phase::exiting;
+  if (output_.update_back_pressure(ends) && !shutdown_.has_taken_output()) {
+    if (!output_.has_back_pressure()) judge_.reset_hang_timers(now);
+    carry_out_decisions();
+    watch_output(loop_, state_.ranks.own(), !output_.has_back_pressure());
+  }
+  shutdown_.check_drained();
+}
+
+void Supervisor::carry_out_decisions() {
+  while (!state_.decisions.empty()) {
+    for (const Decision& decision : state_.take_decisions()) carry_out(decision);
+  }
+}
+
+void Supervisor::carry_out(const Decision& decision) {
+  const auto close_nodes = [this](bool answers_heartbeats) {
+    nodes_.close();
+    if (!answers_heartbeats) loop_.unwatch(nodes_.fd());
+  };
+  RankTable& table = state_.ranks;
+  std::visit(
+      Overloaded{
+          [&](const Say& say) { output_.say(say.text); },
+          [&](const SignalRanks& order) { ranks_.signal_groups(order.signals, order.line); },
+          [&](const KillRanks&) { ranks_.kill(); },
+          [&](const NotifyRanks& order) { ranks_.notify(order.signal); },
+          [&](const RequestRecords& request) {
+            for (const int rank : request.ranks) LocalRanks::send_line(table.at(rank), "records\n");
+          },
+          [&](const ReportRank& r) { nodes_.report_rank(table.at(r.rank), output_.console()); },
+          [&](const SendToNodes& message) { nodes_.send_to_all(message.kind, message.body); },
+          [&](const SendToCoordinator& message) {
+            nodes_.send_to_coordinator(message.kind, message.body);
+          },
+          [&](const SendStopRequest& request) { nodes_.send_stop_request(request.signal); },
+          [&](const AnnounceResult&) {
+            const JobResult result = job_result(state_.verdict, table.all(), job_.placement);
+            nodes_.send_to_all(NodeMessage::finish, encode(result));
+            close_nodes(false);
+          },
+          [&](const CloseNodeLink& close) { close_nodes(close.answers_heartbeats); },
+          [&](const BeginShutdown&) { shutdown_.begin(clock_.now()); },
+          [&](const HurryShutdown& hurry) { shutdown_.hurry(hurry.kills, clock_.now()); }},
+      decision);
+}
+
+void Supervisor::on_signals() {
+  std::array<unsigned char, 64> signals;
+  const ssize_t count = ::read(watchdog_.signals.get(), signals.data(), signals.size());
+  if (count == 0) {  // the watchdog was killed, so nobody waits for a status
+    kill_descendants(1s);
+    write_error_for_a_while(own_prefix(job_.options) + "was killed; all its ranks were ended\n");
+    state_.verdict.request = SIGKILL;
+    shutdown_.abandon();
+  }
+  for (ssize_t i = 0; i < count; ++i) {
+    const int signal = signals[static_cast<std::size_t>(i)];
+    if (signal == SIGWINCH) {
+      output_.console().redraw();
+      const Rank& first = state_.ranks.at(0);
+      const int columns = first.error.columns_left(output_.console().columns());
+      LocalRanks::send_line(first, fmt::format("columns {}\n", columns));
+    } else {
+      stops_.user_signal(signal, clock_.now());
+      carry_out_decisions();
     }
   }
 }
 
-std::optional<Supervisor::Time> Supervisor::next_deadline() const {
-  std::optional<Time> next = deadline_;
-  const auto silence = watches_silence() ? hangs_.next_look() : std::nullopt;
-  if (silence) next = std::min(next.value_or(Time::max()), *silence);
-  return next ? std::optional(active_.on_wall(*next)) : std::nullopt;
-}
-
-void Supervisor::wait_for_events() {
-  int timeout_ms = -1;
-  auto next = next_deadline();
-  const bool watches_ranks =
-      is_undisturbed() && (output_.has_start_errors() || hangs_.watches_any() || !stopped_.empty());
-  if (watches_ranks || deadline_) {
-    const Time soon = dtrain::base::Clock::now() + ActiveClock::kMostBetweenCalls;
-    next = std::min(next.value_or(soon), soon);
-  }
-  if (next) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(*next - dtrain::base::Clock::now());
-    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
-  }
-  // epoll reports in the order in which things became ready, so ranks that died while dtrun was not
-  // looking still come in the order of their deaths.
-  std::array<epoll_event, 64> events;
-  const int count =
-      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-  active_.now();  // before anything is judged: this process may have been stopped
-  for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
-}
-
-void Supervisor::handle(std::uint64_t tag) {
-  const auto source = static_cast<Source>(tag >> 32);
-  if (source == Source::guard) return on_guard();
-  if (source == Source::child) return on_child();
-  if (source == Source::console) return output_.console().waker()->rest();  // advance() goes on
-  if (source == Source::nodes) return on_nodes();
-  Rank& rank = ranks_.at(static_cast<int>(tag & 0xFFFFFFFF));
-  if (source == Source::end) return on_end(rank);
-  if (source == Source::control) return (void)on_control(rank);
-  if (source == Source::error) return output_.read(rank.error);
-  while (on_control(rank)) {  // what a rank says of its output precedes it
-  }
-  output_.read(rank.output);
-}
-
-void Supervisor::advance() {
-  ranks_.reap_orphans(now_ns(), verdict_.stop_signal != 0);
-  if (deadline_ && active_.now() >= *deadline_) on_deadline();
-  check_stopped_ranks();
-  if (phase_ == Phase::running && output_.has_start_errors()) {
-    output_.show_old_start_errors(has_begun(ranks_.all()));
-  }
-  check_heartbeats();
-  if (phase_ < Phase::leftovers && !ranks_.any_running() && job_has_ended()) end_leftovers();
-  if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
-    if (!has_children()) finish_output();
-  }
-  if (phase_ <= Phase::writing_logs) output_.warn_of_logs();
-  if (phase_ == Phase::writing_logs && output_.logs().idle()) finish_logs();
-  SharedOutput& console = output_.console();
-  console.flush();
-  hold_back_output();
-  if (phase_ == Phase::draining && console.pending() == 0) {
-    console.flush();  // a disk that was given up since is told of
-    if (console.pending() == 0) phase_ = Phase::done;
+void Supervisor::on_child_stops() {
+  StoppedRanks& stopped = stops_.stopped();
+  for (const ChildStop& stop : loop_.take_child_stops()) {
+    const std::span<Rank> own = state_.ranks.own();
+    const auto rank = std::ranges::find(own, stop.pid, &Rank::pid);
+    if (rank == own.end() || !rank->running()) continue;
+    if (stop.continued) {
+      stopped.remove(rank->index);
+      continue;
+    }
+    // A suspension may stop the rank before the watchdog has passed the signal on.
+    const bool may_be_suspension = stopped.may_be_suspension(stop.signal);
+    if (may_be_suspension && is_readable_within(watchdog_.signals, kSuspendWindow)) on_signals();
+    if (stopped.is_suspended()) continue;
+    if (stopped.is_late_suspension(stop.signal)) {
+      ::kill(-rank->pid, SIGCONT);
+    } else {
+      stopped.add(rank->index, clock_.now().active);
+    }
   }
 }
 
-void Supervisor::on_deadline() {
-  deadline_.reset();
-  switch (phase_) {
-    case Phase::running:
-      break;
-    case Phase::leaving:
-      verdict_.overdue = true;
-      kill_ranks();
-      break;
-    case Phase::asking:
-      judge_hang();
-      break;
-    case Phase::blaming:
-      abort_ranks();
-      break;
-    case Phase::stopping:
-      output_.say(fmt::format(
-          "the ranks have not saved within {} (--stop-grace); where a step takes longer, "
-          "raise it, or let them save as they go on (dtrain's --checkpoint-every)",
-          dtrain::base::readable_time(job_.options.stop_grace.count())));
-      kill_ranks();
-      break;
-    case Phase::aborting:
-      kill_ranks();
-      break;
-    case Phase::killing:  // what survived SIGKILL hangs inside the kernel
-      if (extend_kill_timeout()) break;
-      if (is_coordinator() && nodes_.has_several()) announce_decision();
-      nodes_.close();
-      end_leftovers();
-      break;
-    case Phase::leftovers:
-      signal_descendants(SIGTERM);
-      enter(Phase::leftovers_term, job_.options.abort_grace);
-      break;
-    case Phase::leftovers_term:
-      kill_leftovers();
-      finish_output();
-      break;
-    case Phase::writing_logs:
-      finish_logs();
-      break;
-    case Phase::draining:
-    case Phase::done:
-      phase_ = Phase::done;
-      break;
+void Supervisor::on_rank_end(Rank& rank) {
+  auto end = LocalRanks::reap(rank);
+  if (!end) return;
+  loop_.unwatch(rank.pidfd.get());
+  while (on_control(rank)) {  // its last messages may not have been read yet
   }
+  const Moment now = clock_.now();
+  end->time_ns = now.ns;
+  rank.end = end;
+  nodes_.report_rank(rank, output_.console());
+  if (state_.is_coordinator()) judge_.rank_ended(rank, now);
+  carry_out_decisions();
 }
 
-void Supervisor::kill_ranks() {
-  nodes_.tell_all(NodeMessage::kill, std::to_string(verdict_.stop_signal));
-  ranks_.kill();
-  enter(Phase::killing, kKillLimit);
-}
-
-void Supervisor::hold_back_output() {
-  // Ranks that are to save or to end must not wait for a reader or a disk.
-  const bool ends = !verdict_.clean() || phase_ == Phase::leaving;
-  if (!output_.update_hold(ends) || phase_ >= Phase::writing_logs) return;
-  if (!output_.is_held()) excuse_ranks();
-  watch_output(!output_.is_held());
-}
-
-// Once, for ranks that free much memory, if a restart may follow or a user stopped the job.
-bool Supervisor::extend_kill_timeout() {
-  const bool may_restart = job_.options.max_restarts > 0 && verdict_.failed() &&
-                           !verdict_.has_lost_node && verdict_.request == 0;
-  const bool is_stop = verdict_.stop_signal != 0 && !verdict_.failed();
-  if ((!may_restart && !is_stop) || std::exchange(extended_kill_timeout_, true)) return false;
-  for (const Rank& rank : ranks_.all()) {
-    if (!is_coordinator() || !rank.running()) continue;
-    output_.say(fmt::format("rank {} has not ended yet after SIGKILL; waiting up to {} s for it",
-                            rank.index, kSlowEndLimit.count()));
+// Returns whether a message was read.
+bool Supervisor::on_control(Rank& rank) {
+  std::array<char, kMaxControlText> buffer;
+  const ssize_t length = ::recv(rank.control.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (length <= 0) {  // a program that does not know the descriptor may close it
+    loop_.unwatch(rank.control.get());
+    return false;
   }
-  enter(Phase::killing, kSlowEndLimit);
+  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
+  const std::int64_t signs = rank.heartbeats;
+  const std::int64_t step = rank.step;
+  if (read_control(rank, bytes)) {
+    output_.show_reported_error(rank, state_.ranks.own(), has_begun(state_.ranks.all()));
+  }
+  const Moment now = clock_.now();
+  nodes_.report_progress(rank, now.ns);
+  if (rank.heartbeats != signs) judge_.heartbeat(rank, step, now);
+  if (rank.has_records && !rank.records.empty()) {
+    nodes_.report_records(rank);
+    judge_.records_arrived(now);
+  }
+  carry_out_decisions();
+  if (rank.index == 0 && steps_.report(rank.step, dtrain::base::Clock::now())) {
+    LocalRanks::send_line(rank, fmt::format("recovered {:.3f}\n", steps_.recovery()->count()));
+  }
   return true;
-}
-
-void Supervisor::kill_leftovers() {
-  kill_descendants(kLeftoverKillLimit, [this] {
-    for (Rank& rank : ranks_.own()) on_end(rank);
-    ranks_.reap_orphans(now_ns(), verdict_.stop_signal != 0);
-  });
-}
-
-void Supervisor::end_leftovers() {
-  if (!has_children()) return finish_output();
-  if (verdict_.failed() || phase_ == Phase::killing) {
-    kill_leftovers();
-    return finish_output();
-  }
-  if (phase_ != Phase::stopping) return enter(Phase::leftovers, kOrphanGracePeriod);
-  // Programs below a shell that did not wait for them may still be saving.
-  if (ranks_.any_group_running()) return;
-  signal_descendants(SIGTERM);     // those that have left the groups
-  phase_ = Phase::leftovers_term;  // with what is left of --stop-grace
-}
-
-void Supervisor::finish_output() {
-  output_.finish(ranks_.all());
-  ranks_.take_orphans();
-  // After a clean end a slow disk is waited for, as by any program.
-  phase_ = Phase::writing_logs;
-  deadline_.reset();
-  if (!verdict_.clean()) enter(Phase::writing_logs, kLogLimit);
-}
-
-// The report follows the warnings: its last line says why the job ended.
-void Supervisor::finish_logs() {
-  SharedOutput& console = output_.console();
-  const bool written = output_.logs().idle();
-  console.drop_beyond(std::numeric_limits<std::size_t>::max());  // what is told now is no output
-  output_.warn_of_logs();
-  if (!written) {
-    output_.warn(
-        fmt::format("the disk of the logs in {} did not answer: they may lack up to {} bytes",
-                    job_.folder.log_folder(), output_.logs().missing()));
-  }
-  report(verdict_, ranks_.all(), job_.placement, job_.options.max_restarts > 0, console);
-  deadline_.reset();
-  phase_ = Phase::draining;
-  const bool patient = verdict_.clean() && written;
-  console.finish(patient ? kFullDiskPatience : kDrainLimit / 5);
-  // A reader who pauses is waited for, too.
-  if (!patient) enter(Phase::draining, written ? kDrainLimit : kDrainLimit - kLogLimit);
-}
-
-void Supervisor::enter(Phase phase, Duration limit) {
-  phase_ = phase;
-  deadline_ = active_.now() + std::chrono::duration_cast<dtrain::base::Clock::duration>(limit);
-}
-
-std::int64_t Supervisor::now_ns() const {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(dtrain::base::Clock::now() - start_)
-      .count();
 }
 
 }  // namespace launcher

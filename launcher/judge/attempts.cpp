@@ -30,13 +30,13 @@ namespace {
 
 using dtrain::base::Clock;
 
-/// Takes the signals that have come. Returns the first that asks the job to stop, SIGKILL if the
-/// guard is gone; else 0.
-int take_request(const GuardLink& guard) {
-  pollfd entry{guard.signals.get(), POLLIN, 0};
+/// Reads the pending signals. Returns the first that asks the job to stop, SIGKILL if the watchdog
+/// is gone; else 0.
+int take_stop_request(const WatchdogLink& watchdog) {
+  pollfd entry{watchdog.signals.get(), POLLIN, 0};
   if (::poll(&entry, 1, 0) <= 0) return 0;
   std::array<unsigned char, 64> signals;
-  const ssize_t count = ::read(guard.signals.get(), signals.data(), signals.size());
+  const ssize_t count = ::read(watchdog.signals.get(), signals.data(), signals.size());
   if (count == 0) return SIGKILL;
   for (ssize_t i = 0; i < count; ++i) {
     const int signal = signals[static_cast<std::size_t>(i)];
@@ -45,36 +45,35 @@ int take_request(const GuardLink& guard) {
   return 0;
 }
 
-/// Waits for the guard's or the other launchers' descriptor, if there are any; at most `wait_ms`,
-/// if that is not negative.
-void wait_for_news(const PreparedJob& job, const GuardLink& guard, int wait_ms) {
-  std::array<pollfd, 2> entries = {{{guard.signals.get(), POLLIN, 0}, {-1, POLLIN, 0}}};
-  if (job.nodes) entries[1].fd = job.nodes->fd();
+/// Waits until the watchdog or another launcher sends something; at most `wait_ms`, if that is not
+/// negative.
+void wait_for_activity(const PreparedJob& job, const WatchdogLink& watchdog, int wait_ms) {
+  std::array<pollfd, 2> entries = {{{watchdog.signals.get(), POLLIN, 0}, {-1, POLLIN, 0}}};
+  entries[1].fd = job.nodes->fd();
   ::poll(entries.data(), entries.size(), wait_ms);
 }
 
-/// What a node says between attempts that keeps the job from being started again; else nothing.
-RestartDecision taken_back_by(const NodeEvent& event, RestartPolicy& policy) {
-  if (event.loss) return policy.taken_back(fmt::format("node {} is lost", event.node));
+/// Applies an event of a node between attempts, which may withdraw the restart.
+RestartDecision withdrawn_by(const NodeEvent& event, RestartPolicy& policy) {
+  if (event.loss) return policy.withdraw(fmt::format("node {} is lost", event.node));
   const int signal = event.kind == NodeMessage::stop ? signal_in(event.body) : 0;
   return signal != 0 ? policy.stopped_by(signal) : RestartDecision{.restarts = true};
 }
 
-/// Waits as decided. Returns the decision, or another one because a signal or a node came between.
-RestartDecision wait_before_restart(const PreparedJob& job, const GuardLink& guard,
+/// Waits for the back-off. Returns the decision, or another one if a signal or a node withdrew it.
+RestartDecision wait_before_restart(const PreparedJob& job, const WatchdogLink& watchdog,
                                     RestartDecision decision, RestartPolicy& policy) {
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(decision.wait);
   for (;;) {
-    if (const int request = take_request(guard); request != 0) return policy.stopped_by(request);
-    if (job.nodes) {
-      for (const NodeEvent& event : job.nodes->take()) {
-        RestartDecision other = taken_back_by(event, policy);
-        if (!other.restarts) return other;
-      }
+    if (const int request = take_stop_request(watchdog); request != 0)
+      return policy.stopped_by(request);
+    for (const NodeEvent& event : job.nodes->take()) {
+      RestartDecision other = withdrawn_by(event, policy);
+      if (!other.restarts) return other;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
     if (left <= 0) return decision;
-    wait_for_news(job, guard, static_cast<int>(left));
+    wait_for_activity(job, watchdog, static_cast<int>(left));
   }
 }
 
@@ -84,41 +83,39 @@ void say(const Options& options, const std::vector<std::string>& lines) {
   if (!text.empty()) write_error_for_a_while(text);
 }
 
-/// Begins another attempt; node 0 has the other launchers begin it, too.
+/// Begins another attempt; node 0 orders the other launchers to do the same.
 void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
   job.committed = order.committed;
   job.placement.master_port = order.master_port;
-  if (job.nodes) {
-    job.nodes->begin_attempt(job.attempt);
-    // Before the log folders, whose disk may be slow: a launcher that starts its ranks may be
-    // silent for longer than one that is between attempts.
-    if (job.placement.node_rank == 0) job.nodes->send_to_all(NodeMessage::restart, encode(order));
-  }
+  job.nodes->begin_attempt(job.attempt);
+  // Before the log folders, whose disk may be slow: a launcher that starts its ranks may be silent
+  // for longer than one that is between attempts.
+  if (job.placement.node_rank == 0) job.nodes->send_to_all(NodeMessage::restart, encode(order));
   const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
   if (!why_no_logs.empty()) say(job.options, {"warning: " + why_no_logs});
 }
 
 /// Prepares the next attempt.
-void prepare_restart(PreparedJob& job, const AttemptEnd& end, const CommittedSteps& committed) {
+void prepare_restart(PreparedJob& job, const AttemptResult& end, const CommittedSteps& committed) {
   // The last attempt's port may still be in use. With several nodes --master-port is the dtruns'.
-  const bool is_from_user = job.options.master_port != 0 && !job.nodes;
+  const bool is_from_user = job.options.master_port != 0 && !job.placement.has_several_nodes();
   if (!is_from_user) job.port = reserve_port(job.placement.master_addr, 0);
   const RestartOrder order{.attempt = job.attempt + 1,
                            .master_port = job.port.port,
                            .reason = end.how,
                            .committed = committed.text()};
   begin_attempt(job, order);
-  if (!job.nodes) job.door = make_door();
+  if (!job.placement.has_several_nodes()) job.rendezvous = make_rendezvous_socket();
 }
 
-/// The exit status of a job that is over, or another attempt.
-using WhatFollows = std::variant<int, RestartOrder>;
+/// The exit status of a job that is over, or the order for another attempt.
+using NextStep = std::variant<int, RestartOrder>;
 
-/// Waits for what node 0 decides after an attempt, which has ended with `status`. A signal goes to
-/// node 0.
-WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int status) {
+/// Waits for node 0's decision after an attempt that ended with `status`. Forwards signals to node
+/// 0.
+NextStep wait_for_order(const PreparedJob& job, const WatchdogLink& watchdog, int status) {
   bool is_aborted = false;  // node 0 could not prepare another attempt; `finish` follows
   for (;;) {
     const std::vector<NodeEvent> events = job.nodes->take();
@@ -128,7 +125,7 @@ WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int s
       }
       if (event->kind == NodeMessage::abort) is_aborted = true;
       if (event->kind == NodeMessage::finish && is_aborted) {
-        const auto decision = decode_decision(event->body);
+        const auto decision = decode_result(event->body);
         if (!decision) return status;
         say(job.options, {decision->line});
         return decision->status;
@@ -140,30 +137,30 @@ WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int s
       return *order;
     }
     if (!job.nodes->has_peers()) return status;
-    const int request = take_request(guard);
+    const int request = take_stop_request(watchdog);
     if (request == SIGKILL) return status;
     if (request != 0) job.nodes->send(0, NodeMessage::stop, std::to_string(request));
-    wait_for_news(job, guard, -1);
+    wait_for_activity(job, watchdog, -1);
   }
 }
 
-/// After a restart the last line would else be that of the attempt before, which failed.
+/// Prints how a restarted job ended: the last line so far is that of a failed attempt.
 void say_end(const PreparedJob& job, int status) {
   say(job.options, {fmt::format("the job ended with status {} after {} restart{}", status,
                                 job.attempt, job.attempt == 1 ? "" : "s")});
 }
 
-/// The part of a launcher that does not decide.
-int follow(PreparedJob& job, const GuardLink& guard) {
+/// Runs the job on a node other than node 0, which decides about restarts.
+int run_following_node(PreparedJob& job, const WatchdogLink& watchdog) {
   StepClock steps;
   Stragglers stragglers;
   for (;;) {
-    const AttemptEnd end = Supervisor(job, guard, steps, stragglers).run();
+    const AttemptResult end = Supervisor(job, watchdog, steps, stragglers).run();
     // Node 0 may not have heard of a request that came while the job was being ended.
     if (asks_to_stop(end.request)) {
       job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
     }
-    const WhatFollows next = wait_for_order(job, guard, end.status);
+    const NextStep next = wait_for_order(job, watchdog, end.status);
     if (const int* status = std::get_if<int>(&next)) {
       if (job.attempt > 0 && !end.has_failed) say_end(job, *status);
       return *status;
@@ -187,14 +184,14 @@ void report(const Options& options, History& history, const StepClock& steps,
   say(options, lines);
 }
 
-/// How the last attempt ended, and why no other follows; empty: nothing failed, or restarts were
-/// not asked for.
-struct LastWord {
+/// How the last attempt ended, and why no other follows; empty: nothing failed, or restarts are
+/// off.
+struct JobOutcome {
   int status = 0;
   std::string why_not;
 };
 
-void write_report_file(const PreparedJob& job, const History& history, const LastWord& last) {
+void write_report_file(const PreparedJob& job, const History& history, const JobOutcome& last) {
   const std::string& path = job.options.report_file;
   if (path.empty()) return;
   try {
@@ -205,24 +202,23 @@ void write_report_file(const PreparedJob& job, const History& history, const Las
   }
 }
 
-/// Writes a file, however slow its disk is, while the other launchers hear that this one lives.
+/// Writes a file while answering the other launchers' heartbeats, however slow its disk is.
 ///
 /// Throws: as write_atomically.
 void write_beside_heartbeats(const PreparedJob& job, const std::string& path,
                              const std::string& text) {
-  constexpr std::chrono::milliseconds kBetweenLooks(100);
+  constexpr std::chrono::milliseconds kBetweenChecks(100);
   std::future<void> done = std::async(std::launch::async, [&] {
     dtrain::base::write_atomically(path, dtrain::base::ErrorKind::checkpoint, text);
   });
-  while (done.wait_for(kBetweenLooks) == std::future_status::timeout) {
-    if (job.nodes) (void)job.nodes->take();  // the job is over, whatever they say
+  while (done.wait_for(kBetweenChecks) == std::future_status::timeout) {
+    (void)job.nodes->take();  // the job is over, whatever they say
   }
   done.get();
 }
 
-/// Ends a job that was asked to stop when it would have been restarted as a dtrain that was: leaves
-/// word in the run folder that it is to be started again. Returns the job's status, which is the
-/// failure's if that cannot be done.
+/// Ends a job that was asked to stop instead of a restart, like a dtrain that was asked to stop:
+/// writes the run's requeue file. Returns the job's status, which is the failure's if that fails.
 int end_interrupted(const PreparedJob& job, const History& history, RestartDecision& decision,
                     std::int64_t committed) {
   using dtrain::base::ErrorKind;
@@ -234,8 +230,7 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
                             fmt::format("stopped after step {} by {}\n", committed,
                                         signal_name(decision.interrupted_by)));
   } catch (const dtrain::base::Error& error) {
-    say(job.options,
-        {fmt::format("warning: the job does not ask for another start: {}", error.what())});
+    say(job.options, {fmt::format("warning: the job cannot be requeued: {}", error.what())});
     return history.attempts.back().status;
   }
   decision.why_not += fmt::format("; it resumes after step {}", committed);
@@ -243,27 +238,28 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
   return in_slurm ? 0 : static_cast<int>(ErrorKind::interrupted);
 }
 
-/// Returns whether ranks that could not be started may be the next time: the storage answers, or
-/// other programs have ended. Other nodes take such a failure for the loss of this one.
+/// Returns whether a failure to start the ranks may be transient: the storage may recover, or other
+/// programs may end. For other nodes such a failure is the loss of this one.
 bool may_start_later(const PreparedJob& job, const dtrain::base::Error& error) {
   using dtrain::base::ErrorKind;
-  const bool may_pass = error.kind() == ErrorKind::checkpoint || error.kind() == ErrorKind::memory;
-  return may_pass && job.options.max_restarts > 0 && !job.nodes;
+  const bool is_transient =
+      error.kind() == ErrorKind::checkpoint || error.kind() == ErrorKind::memory;
+  return is_transient && job.options.max_restarts > 0 && !job.placement.has_several_nodes();
 }
 
-/// Runs one attempt. One that cannot start its ranks is part of the history, too.
-void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps, Stragglers& stragglers,
-                 std::vector<AttemptEnd>& attempts) {
+/// Runs one attempt. The history includes attempts that cannot start their ranks.
+void run_attempt(PreparedJob& job, const WatchdogLink& watchdog, StepClock& steps,
+                 Stragglers& stragglers, std::vector<AttemptResult>& attempts) {
   const auto start = Clock::now();
-  const auto add_failure = [&]() -> AttemptEnd& {
-    AttemptEnd& end = attempts.emplace_back();
+  const auto add_failure = [&]() -> AttemptResult& {
+    AttemptResult& end = attempts.emplace_back();
     end.how = "did not start";
     end.has_failed = true;
     end.duration = Clock::now() - start;
     return end;
   };
   try {
-    attempts.push_back(Supervisor(job, guard, steps, stragglers).run());
+    attempts.push_back(Supervisor(job, watchdog, steps, stragglers).run());
   } catch (const dtrain::base::Error& error) {
     add_failure().status = error.exit_status();
     if (!may_start_later(job, error)) throw;
@@ -274,24 +270,25 @@ void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps, Str
   }
 }
 
-/// The part of the launcher that decides.
-LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, History& history) {
+/// Runs attempts until no restart follows, as the coordinator.
+JobOutcome run_coordinator(PreparedJob& job, const WatchdogLink& watchdog, StepClock& steps,
+                           History& history) {
   const Options& options = job.options;
   Stragglers stragglers;
   RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   for (;;) {
-    run_attempt(job, guard, steps, stragglers, history.attempts);
-    const AttemptEnd& end = history.attempts.back();
-    RestartDecision decision = policy.after(end);
+    run_attempt(job, watchdog, steps, stragglers, history.attempts);
+    const AttemptResult& end = history.attempts.back();
+    RestartDecision decision = policy.decide(end);
     if (decision.restarts) {
       say(options, {restart_line(end, decision, policy, options.max_restarts)});
-      decision = wait_before_restart(job, guard, decision, policy);
+      decision = wait_before_restart(job, watchdog, decision, policy);
     }
     if (!decision.restarts) {
       const int status = decision.interrupted_by != 0
                              ? end_interrupted(job, history, decision, policy.committed())
                              : end.status;
-      if (job.nodes) job.nodes->send_to_all(NodeMessage::over, std::to_string(status));
+      job.nodes->send_to_all(NodeMessage::over, std::to_string(status));
       return {.status = status, .why_not = decision.why_not};
     }
     prepare_restart(job, end, policy.committed_steps());
@@ -300,15 +297,15 @@ LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps, Hist
 
 }  // namespace
 
-int run_attempts(PreparedJob job, GuardLink guard) {
-  if (job.placement.node_rank != 0) return follow(job, guard);
+int run_attempts(PreparedJob job, WatchdogLink watchdog) {
+  if (job.placement.node_rank != 0) return run_following_node(job, watchdog);
   StepClock steps;
   History history;
   const auto start = Clock::now();
-  LastWord last;
+  JobOutcome last;
   std::exception_ptr failure;  // its line follows the report
   try {
-    last = decide(job, guard, steps, history);
+    last = run_coordinator(job, watchdog, steps, history);
   } catch (const std::exception& error) {
     const auto* const known = dynamic_cast<const dtrain::base::Error*>(&error);
     last.status = static_cast<int>(known ? known->kind() : dtrain::base::ErrorKind::internal);

@@ -38,9 +38,9 @@ Groups groups_of(const Records& records) {
   return groups;
 }
 
-bool is_of_two(const GroupCall& call) { return call.op == "send" || call.op == "recv"; }
+bool is_point_to_point(const GroupCall& call) { return call.op == "send" || call.op == "recv"; }
 
-/// A rank waits for those whose call of the group comes before its own in this order.
+/// A rank waits for the members whose call precedes its own in this order.
 std::pair<std::uint64_t, bool> order_of(const GroupCall& call) {
   return {call.number, !call.is_queued};
 }
@@ -49,7 +49,7 @@ bool is_behind(const GroupCall& other, const GroupCall& call) {
   return order_of(other) < order_of(call);
 }
 
-/// For each group, the call of `ranks` that is behind the others.
+/// For each group, the earliest call among `ranks`.
 std::unordered_map<std::string_view, const GroupCall*> last_calls(const Groups& groups,
                                                                   const std::vector<bool>& ranks) {
   std::unordered_map<std::string_view, const GroupCall*> last;
@@ -63,14 +63,15 @@ std::unordered_map<std::string_view, const GroupCall*> last_calls(const Groups& 
   return last;
 }
 
-/// Returns whether a rank's call tells that it needs one of `ranks` at this moment.
+/// Returns whether a rank's call names one of `ranks` as the one that it waits for.
 bool names_one(const GroupCall& call, int rank, const std::vector<bool>& ranks) {
   return call.awaited >= 0 && call.awaited < std::ssize(ranks) && call.awaited != rank &&
          ranks[static_cast<std::size_t>(call.awaited)];
 }
 
-/// For each rank, its first open call that waits for one of `ranks`; nullptr if none does. Takes one
-/// pass over all calls: with hundreds of ranks in a circle there are too many pairs to look at each.
+/// For each rank, its first open call that waits for one of `ranks`; nullptr if none does. Takes
+/// one pass over all calls: with hundreds of ranks in a circle there are too many pairs to look at
+/// each.
 std::vector<const GroupCall*> waiting_calls(const Records& records, const Groups& groups,
                                             const std::vector<bool>& ranks) {
   const auto last = last_calls(groups, ranks);
@@ -81,7 +82,7 @@ std::vector<const GroupCall*> waiting_calls(const Records& records, const Groups
     const auto waits = [&](const GroupCall& call) {
       if (!call.is_open) return false;
       if (names_one(call, rank, ranks)) return true;
-      if (is_of_two(call)) return false;
+      if (is_point_to_point(call)) return false;
       const auto found = last.find(call.group);
       return found != last.end() && is_behind(*found->second, call);
     };
@@ -98,7 +99,7 @@ int lowest_awaited(const Groups& groups, const GroupCall& call, int rank,
   const auto first = std::ranges::find_if(members, [&](const Member& member) {
     return ranks[static_cast<std::size_t>(member.rank)] && is_behind(*member.call, call);
   });
-  if (is_of_two(call) || first == members.end()) return call.awaited;
+  if (is_point_to_point(call) || first == members.end()) return call.awaited;
   return names_one(call, rank, ranks) ? std::min(call.awaited, first->rank) : first->rank;
 }
 
@@ -116,7 +117,7 @@ HangVerdict blame(const Records& records, const Groups& groups, const GroupCall&
   std::vector<int> waiting;
   double longest = 0;
   for (const auto& [rank, other] : members) {
-    const bool comes_first = own != nullptr && !is_of_two(call) && is_behind(*own, *other);
+    const bool comes_first = own != nullptr && !is_point_to_point(call) && is_behind(*own, *other);
     const bool waits = other->is_open && (other->awaited == culprit || comes_first);
     if (rank == culprit || other->number != call.number || !waits) continue;
     waiting.push_back(rank);
@@ -157,8 +158,8 @@ void take_line(RankRecords& records, std::string_view line) {
   }
 }
 
-/// For a rank that does not respond: the call for which another has waited longest.
-std::string mute_text(const Records& records) {
+/// For a rank that does not respond: the call in which another rank has waited longest.
+std::string no_response_text(const Records& records) {
   const GroupCall* longest = nullptr;
   int waiting = 0;
   for (int rank = 0; rank < std::ssize(records); ++rank) {
@@ -170,7 +171,7 @@ std::string mute_text(const Records& records) {
     }
   }
   const std::string text =
-      "did not answer when the job hung and dtrun asked all ranks where they are";
+      "did not respond when the job hung and dtrun asked all ranks for their positions";
   if (longest == nullptr) return text;
   return text + fmt::format("; rank {} waited {} in {}", waiting,
                             dtrain::base::readable_time(longest->seconds), call_text(*longest));
@@ -191,7 +192,7 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
   for (int rank = 0; rank < std::ssize(records); ++rank) {
     const auto& own = records[static_cast<std::size_t>(rank)];
     if (own && !own->is_whole) {
-      return HangVerdict{.culprit = rank, .text = mute_text(records)};
+      return HangVerdict{.culprit = rank, .text = no_response_text(records)};
     }
   }
   const Groups groups = groups_of(records);
@@ -213,10 +214,10 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
   return circle;
 }
 
-void HangWatch::heard(int rank, std::int64_t step, Time now) {
+void HangWatch::heartbeat(int rank, std::int64_t step, Time now) {
   constexpr std::size_t kSteps = 31;
   constexpr double kMedians = 20.0;
-  heard_[static_cast<std::size_t>(rank)] = now;
+  last_heartbeats_[static_cast<std::size_t>(rank)] = now;
   watches_any_ = true;
   if (rank != 0 || step <= last_.number) return;
   if (last_.number >= 0) {
@@ -224,13 +225,13 @@ void HangWatch::heard(int rank, std::int64_t step, Time now) {
     steps_.push_back(Duration(now - last_.end) / count);
     if (steps_.size() > kSteps) steps_.pop_front();
     const Duration middle = median(std::vector<Duration>(steps_.begin(), steps_.end()));
-    of_steps_ = std::max(kLeast, kMedians * middle);
+    step_based_limit_ = std::max(kLeast, kMedians * middle);
   }
   last_ = {.number = step, .end = now};
 }
 
-void HangWatch::excuse(int rank, Time now) {
-  auto& heard = heard_[static_cast<std::size_t>(rank)];
+void HangWatch::reset_timer(int rank, Time now) {
+  auto& heard = last_heartbeats_[static_cast<std::size_t>(rank)];
   if (heard) heard = now;
 }
 
@@ -240,7 +241,7 @@ HangWatch::Time HangWatch::end_of_silence(Time heard) const {
 }
 
 bool HangWatch::is_alive(int rank, Time now) const {
-  const auto& heard = heard_[static_cast<std::size_t>(rank)];
+  const auto& heard = last_heartbeats_[static_cast<std::size_t>(rank)];
   return heard && now < end_of_silence(*heard);
 }
 
@@ -248,7 +249,7 @@ std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<R
   if (limit_ && limit_->count() == 0) return std::nullopt;
   std::optional<Silence> longest;
   for (const Rank& rank : ranks) {
-    const auto& heard = heard_[static_cast<std::size_t>(rank.index)];
+    const auto& heard = last_heartbeats_[static_cast<std::size_t>(rank.index)];
     if (!heard || !rank.running() || (longest && *heard >= longest->until)) continue;
     longest = Silence{.rank = rank.index, .until = *heard};
   }
@@ -256,39 +257,39 @@ std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<R
   return longest;
 }
 
-void HangWatch::excuse_silent(const std::vector<Rank>& ranks, Time now) {
+void HangWatch::reset_silent_timers(const std::vector<Rank>& ranks, Time now) {
   for (const Rank& rank : ranks) {
-    if (!is_alive(rank.index, now)) excuse(rank.index, now);
+    if (!is_alive(rank.index, now)) reset_timer(rank.index, now);
   }
 }
 
-// Signs of life only put off the end of a silence, so what was found holds for a while.
+// Heartbeats only postpone the end of a silence, so the last result stays valid for a while.
 std::optional<int> HangWatch::find_silent(const std::vector<Rank>& ranks, Time now) {
-  constexpr std::chrono::milliseconds kBetweenLooks(100);
-  if (silence_ && now < silence_->until && now - looked_ < kBetweenLooks) return std::nullopt;
+  constexpr std::chrono::milliseconds kBetweenChecks(100);
+  if (silence_ && now < silence_->until && now - checked_ < kBetweenChecks) return std::nullopt;
   silence_ = longest_silence(ranks);
-  looked_ = now;
+  checked_ = now;
   if (!silence_ || now < silence_->until) return std::nullopt;
   return silence_->rank;
 }
 
-std::optional<HangWatch::Time> HangWatch::next_look() const {
+std::optional<HangWatch::Time> HangWatch::next_check() const {
   return silence_ ? std::optional(silence_->until) : std::nullopt;
 }
 
-bool HangWatch::all_have_answered(const std::vector<Rank>& ranks) {
+bool HangWatch::all_have_responded(const std::vector<Rank>& ranks) {
   return std::ranges::none_of(ranks,
                               [](const Rank& rank) { return rank.running() && !rank.has_records; });
 }
 
-std::optional<int> HangWatch::judge(std::vector<Rank>& ranks, Time now) {
+std::optional<int> HangWatch::find_culprit(std::vector<Rank>& ranks, Time now) {
   const bool is_hang = !ranks[static_cast<std::size_t>(suspect_)].end;
-  const auto is_alive_and_mute = [&](const Rank& rank) {
+  const auto is_alive_without_response = [&](const Rank& rank) {
     return rank.running() && !rank.has_records && is_alive(rank.index, now);
   };
-  // Without the answer of a slow rank the others' answers prove nothing.
-  if (is_hang && std::ranges::any_of(ranks, is_alive_and_mute)) {
-    excuse_silent(ranks, now);
+  // Without the response of a slow rank the others are inconclusive.
+  if (is_hang && std::ranges::any_of(ranks, is_alive_without_response)) {
+    reset_silent_timers(ranks, now);
     return std::nullopt;
   }
   std::vector<std::optional<RankRecords>> records;
@@ -301,7 +302,7 @@ std::optional<int> HangWatch::judge(std::vector<Rank>& ranks, Time now) {
   if (!found && culprit.end) return std::nullopt;
   // The others wait for a rank that makes progress, such as one that reads from a slow disk.
   if (is_hang && is_alive(culprit.index, now)) {
-    excuse_silent(ranks, now);
+    reset_silent_timers(ranks, now);
     return std::nullopt;
   }
   if (found) {

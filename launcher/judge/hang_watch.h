@@ -1,4 +1,4 @@
-// Finds out which rank holds up a job that stands still, and which ones a signal has stopped.
+// Detects hangs and stopped ranks, and finds the rank that a hung job waits for.
 #pragma once
 
 #include <signal.h>
@@ -17,16 +17,16 @@
 
 namespace launcher {
 
-/// A rank's oldest open call of one group, or its last one.
+/// A rank's oldest open collective of one group, or the last one that it completed.
 struct GroupCall {
   std::uint64_t number = 0;  // within the group
   std::string op;
   std::int64_t bytes = 0;
   bool is_open = false;
-  bool is_queued = false;  // open, but not begun
-  double seconds = 0;      // since it was made
-  int awaited = -1;        // the rank that it needs at this moment; -1: none, or not known
-  std::string group;       // named alike in all ranks
+  bool is_queued = false;  // open, but not started
+  double seconds = 0;      // since the call
+  int awaited = -1;        // the rank that it waits for now; -1: none, or unknown
+  std::string group;       // the same name on all ranks
 };
 
 /// The response of a rank that was asked for its position and its open collectives.
@@ -36,26 +36,26 @@ struct RankRecords {
   bool is_whole = false;  // the response is complete
 };
 
-/// text: an answer (docs/guide/dtrun.md); lines of another form are passed over.
+/// text: a response (docs/guide/dtrun.md). Skips lines of an unknown form.
 [[nodiscard]] RankRecords parse_records(std::string_view text);
 
-/// Whom a job that stands still waits for.
+/// The rank that a hung job waits for.
 struct HangVerdict {
   int culprit = 0;
-  std::string text;  // what it did not do, and where it was
+  std::string text;  // which collective it holds up, and its position
 };
 
-/// records: of every rank, none for one that was not asked, e.g. since it has ended. A rank waits
-/// for those of a group that have not made its open call, and for the one that it says it needs;
-/// the culprit is one that gave no answer where others did, or else one that is waited for and
-/// waits for nobody.
+/// Finds the culprit of a hang: a rank that did not respond although others did, or else a rank
+/// that others wait for and that waits for none. A rank waits for the members of a group that have
+/// not made its open call, and for the rank that the call names.
 ///
+/// records: by rank; nullopt for a rank that was not asked, for example because it has ended.
 /// Returns: nullopt if no rank waits for another.
 [[nodiscard]] std::optional<HangVerdict> hang_verdict(
     const std::vector<std::optional<RankRecords>>& records);
 
-/// Notices silent ranks by their signs of life, and judges what all ranks answer when they are
-/// asked where they are. A rank is watched from its first sign, so a program that gives none never is.
+/// Detects silent ranks by missing heartbeats, and finds the culprit in the responses of all ranks.
+/// A rank is watched from its first heartbeat on, so a program without heartbeats is never watched.
 /// Times are an ActiveClock's.
 ///
 /// Threads: one.
@@ -64,43 +64,43 @@ class HangWatch {
   using Time = dtrain::base::Clock::time_point;
   using Duration = std::chrono::duration<double>;
 
-  /// How long a rank may be silent, and when that time is over for the one that was for longest.
+  /// The rank that has been silent for longest, and when it exceeds the limit.
   struct Silence {
     int rank = 0;
     Time until;
   };
 
-  /// limit: of a silence, to which a second is added, since a rank that is busy says so once a
-  /// second; 0: none; nothing: the larger of 10 min and 20 median steps.
+  /// limit: longest silence; 0: no limit; nullopt: the larger of 10 min and 20 median steps. A
+  ///        second is added, since a busy rank sends one heartbeat a second.
   HangWatch(std::optional<Duration> limit, int num_ranks)
-      : limit_(limit), heard_(static_cast<std::size_t>(num_ranks)) {}
+      : limit_(limit), last_heartbeats_(static_cast<std::size_t>(num_ranks)) {}
 
-  /// step: the last one that the rank has done; -1: none yet.
-  void heard(int rank, std::int64_t step, Time now);
+  /// step: the last one that the rank has completed; -1: none yet.
+  void heartbeat(int rank, std::int64_t step, Time now);
 
-  /// The rank could not go on until now, through no fault of its own.
-  void excuse(int rank, Time now);
+  /// Restarts the rank's timer: something else held it up until now.
+  void reset_timer(int rank, Time now);
 
-  [[nodiscard]] Duration limit() const { return limit_.value_or(of_steps_); }
-  /// True if a rank has given a sign of life.
+  [[nodiscard]] Duration limit() const { return limit_.value_or(step_based_limit_); }
+  /// True if a rank has sent a heartbeat.
   [[nodiscard]] bool watches_any() const { return watches_any_; }
-  /// True if the rank has given a sign of life within the limit.
+  /// True if the rank has sent a heartbeat within the limit.
   [[nodiscard]] bool is_alive(int rank, Time now) const;
-  /// Looks at ranks that run. Returns nothing where none is watched.
+  /// Of the ranks that run; nullopt if none is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 
-  /// A rank that was silent for too long; at most ten looks a second, since each takes all ranks.
+  /// A rank that exceeds the limit. Checks all ranks, so ten times a second at most.
   [[nodiscard]] std::optional<int> find_silent(const std::vector<Rank>& ranks, Time now);
-  /// The end of the longest silence that find_silent has seen.
-  [[nodiscard]] std::optional<Time> next_look() const;
+  /// When the rank that find_silent last found silent for longest exceeds the limit.
+  [[nodiscard]] std::optional<Time> next_check() const;
 
-  /// The ranks are being asked because of this one's silence or end.
-  void ask(int suspect) { suspect_ = suspect; }
+  /// The rank whose silence or end is the reason to ask all ranks.
+  void set_suspect(int suspect) { suspect_ = suspect; }
   [[nodiscard]] int suspect() const { return suspect_; }
-  [[nodiscard]] static bool all_have_answered(const std::vector<Rank>& ranks);
-  /// The rank that all others wait for, whose `hang` then says so; nothing if the answers prove
-  /// nothing, or accuse a rank that makes progress: then silent ranks get the limit once more.
-  [[nodiscard]] std::optional<int> judge(std::vector<Rank>& ranks, Time now);
+  [[nodiscard]] static bool all_have_responded(const std::vector<Rank>& ranks);
+  /// Returns the culprit and describes the hang in its `hang`. Nullopt if the responses are
+  /// inconclusive, or point to a rank that makes progress: then the timers of silent ranks restart.
+  [[nodiscard]] std::optional<int> find_culprit(std::vector<Rank>& ranks, Time now);
 
  private:
   struct Step {
@@ -109,49 +109,51 @@ class HangWatch {
   };
 
   [[nodiscard]] Time end_of_silence(Time heard) const;
-  void excuse_silent(const std::vector<Rank>& ranks, Time now);
+  void reset_silent_timers(const std::vector<Rank>& ranks, Time now);
 
   static constexpr Duration kLeast{600.0};
 
   std::optional<Duration> limit_;
-  Duration of_steps_ = kLeast;  // the limit where the user gives none
-  std::vector<std::optional<Time>> heard_;
+  Duration step_based_limit_ = kLeast;  // used if the user gives no limit
+  std::vector<std::optional<Time>> last_heartbeats_;
   bool watches_any_ = false;
   Step last_;                   // of rank 0
-  std::deque<Duration> steps_;  // the newest ones' times
+  std::deque<Duration> steps_;  // the newest step times
   int suspect_ = 0;
   std::optional<Silence> silence_;  // as last looked for
-  Time looked_;                     // when that was
+  Time checked_;                    // when that was
 };
 
-/// Tells a rank that stays stopped, and so holds up all others, from a job that its user has
-/// suspended as a whole (Ctrl-Z).
+/// Distinguishes a rank that stays stopped, and so holds up all others, from a job that its user
+/// has suspended as a whole (Ctrl-Z).
 class StoppedRanks {
  public:
   using Time = dtrain::base::Clock::time_point;
 
   [[nodiscard]] bool is_suspended() const { return is_suspended_; }
-  /// The job is suspended or continued as a whole.
+  /// Records that the job is suspended or resumed as a whole.
   void suspend(bool suspends) {
     is_suspended_ = suspends;
     since_.clear();
     if (suspends) note_suspension();
   }
-  /// A suspension has been asked for, whatever becomes of it.
+  /// Records that a suspension was requested, even if it has no effect.
   void note_suspension() { was_suspended_ = true; }
 
-  /// Returns whether a rank's stop may precede the news of a suspension: a batch system sends
+  /// Returns whether a rank's stop may be the first sign of a suspension: a batch system sends
   /// SIGTSTP to all processes at once.
   [[nodiscard]] bool may_be_suspension(int signal) const {
     return signal == SIGTSTP && !is_suspended_ && !was_suspended_;
   }
-  /// Returns whether a rank stopped because of a suspension after it was continued.
-  [[nodiscard]] bool is_belated(int signal) const { return signal == SIGTSTP && was_suspended_; }
+  /// Returns whether a suspension stopped the rank only after the job had been resumed.
+  [[nodiscard]] bool is_late_suspension(int signal) const {
+    return signal == SIGTSTP && was_suspended_;
+  }
 
   void add(int rank, Time now) { since_[rank] = now; }
   void remove(int rank) { since_.erase(rank); }
   [[nodiscard]] bool empty() const { return since_.empty(); }
-  /// The ranks that have been stopped for too long.
+  /// The ranks that have been stopped for two seconds or longer.
   [[nodiscard]] std::vector<int> overdue(Time now) const {
     constexpr std::chrono::seconds kLimit(2);  // a job that is stopped as a whole is continued so
     std::vector<int> ranks;

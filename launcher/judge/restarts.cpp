@@ -19,11 +19,11 @@ using Seconds = std::chrono::duration<double>;
 using dtrain::base::json_text;
 using dtrain::base::readable_time;
 
-constexpr int kMaxFruitless = 3;
+constexpr int kMaxWithoutCheckpoint = 3;
 constexpr std::chrono::duration<double> kLongestWait{60};
 
 /// Errors of the command line, the configuration, the data, or the program's name.
-bool comes_again(int status) {
+bool is_permanent(int status) {
   using dtrain::base::ErrorKind;
   constexpr ErrorKind kKinds[] = {ErrorKind::usage, ErrorKind::data, ErrorKind::spawn};
   return std::ranges::any_of(kKinds,
@@ -31,17 +31,17 @@ bool comes_again(int status) {
 }
 
 /// Errors of the storage: a mount or a server may come back, however long that takes.
-bool may_pass(int status) {
+bool is_transient(int status) {
   return status == static_cast<int>(dtrain::base::ErrorKind::checkpoint);
 }
 
 constexpr std::size_t kShown = 20;  // attempts in the report
 
-std::string at_step(const AttemptEnd& end) {
+std::string at_step(const AttemptResult& end) {
   return end.step >= 0 ? fmt::format(" at step {}", end.step) : std::string();
 }
 
-std::string attempt_line(std::size_t number, const AttemptEnd& end) {
+std::string attempt_line(std::size_t number, const AttemptResult& end) {
   std::string text = fmt::format("  attempt {}: {} after {}{}", number, end.how,
                                  readable_time(end.duration.count()), at_step(end));
   if (end.recovery) text += fmt::format("; recovered in {}", readable_time(end.recovery->count()));
@@ -54,7 +54,7 @@ std::string attempt_line(std::size_t number, const AttemptEnd& end) {
 /// Empty where the program reports no steps.
 std::string measures(const History& history) {
   std::vector<Seconds> recoveries;
-  for (const AttemptEnd& end : history.attempts) {
+  for (const AttemptResult& end : history.attempts) {
     if (end.recovery) recoveries.push_back(*end.recovery);
   }
   std::string text;
@@ -83,7 +83,7 @@ std::string step_or_null(std::int64_t step) { return step < 0 ? "null" : fmt::fo
 
 }  // namespace
 
-RestartDecision RestartPolicy::after(const AttemptEnd& end) {
+RestartDecision RestartPolicy::decide(const AttemptResult& end) {
   if (!end.has_failed || options_.max_restarts == 0) return {};
   note_progress(end);
   if (std::string why_not = reason_against(end); !why_not.empty()) {
@@ -94,7 +94,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   const auto wait = std::min(longest, options_.backoff * std::exp2(std::min(in_a_row_, 30)));
   ++restarts_;
   ++in_a_row_;
-  if (!may_pass(end.status)) ++fruitless_;
+  if (!is_transient(end.status)) ++without_checkpoint_;
   return {.restarts = true, .wait = wait};
 }
 
@@ -103,7 +103,7 @@ RestartDecision RestartPolicy::stopped_by(int signal) {
   return interrupted(signal);
 }
 
-RestartDecision RestartPolicy::taken_back(std::string why_not) {
+RestartDecision RestartPolicy::withdraw(std::string why_not) {
   --restarts_;
   return {.why_not = std::move(why_not)};
 }
@@ -114,32 +114,32 @@ RestartDecision RestartPolicy::interrupted(int signal) const {
           .interrupted_by = committed_ >= 0 && !kills ? signal : 0};
 }
 
-void RestartPolicy::note_progress(const AttemptEnd& end) {
+void RestartPolicy::note_progress(const AttemptResult& end) {
   is_reporting_ |= end.is_reporting;
   if (end.checkpoint.step >= 0) committed_ = end.checkpoint.step;
   last_.update(end.committed_steps);
   if (!highest_.raise(end.committed_steps)) return;
   in_a_row_ = 0;
-  fruitless_ = 0;
+  without_checkpoint_ = 0;
 }
 
-std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
+std::string RestartPolicy::reason_against(const AttemptResult& end) const {
   if (end.is_left_behind) return "a process of the job cannot be killed";
   if (end.has_lost_node) return "the job has fewer nodes now";
-  if (comes_again(end.status)) {
+  if (is_permanent(end.status)) {
     return fmt::format("a restart cannot fix an error of status {}", end.status);
   }
   if (restarts_ == options_.max_restarts) {
     return restarts_ == 1 ? "the one restart is used up"
                           : fmt::format("all {} restarts are used up", restarts_);
   }
-  if (is_reporting_ && fruitless_ >= kMaxFruitless && !may_pass(end.status)) {
-    return fmt::format("{} restarts in a row brought no newer checkpoint", fruitless_);
+  if (is_reporting_ && without_checkpoint_ >= kMaxWithoutCheckpoint && !is_transient(end.status)) {
+    return fmt::format("{} restarts in a row brought no newer checkpoint", without_checkpoint_);
   }
   return {};
 }
 
-std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
+std::string restart_line(const AttemptResult& end, const RestartDecision& decision,
                          const RestartPolicy& policy, int max_restarts) {
   std::string text = fmt::format("restart {} of {} in {}: {}{}", policy.restarts(), max_restarts,
                                  readable_time(decision.wait.count()), end.how, at_step(end));
@@ -178,7 +178,7 @@ std::string no_restart_line(const History& history, const std::string& why) {
 
 std::string report_text(const History& history, const Placement& placement, int status,
                         const std::string& why_no_restart) {
-  const AttemptEnd end = history.attempts.empty() ? AttemptEnd{} : history.attempts.back();
+  const AttemptResult end = history.attempts.empty() ? AttemptResult{} : history.attempts.back();
   const ReportedCheckpoint checkpoint = newest_checkpoint(history);
   std::string host = "null";
   if (end.node) {

@@ -20,17 +20,17 @@ constexpr double kLeastShare = 0.1;  // of a step
 }  // namespace
 
 void Stragglers::begin_attempt() {
-  accounts_.clear();
+  last_progress_.clear();
   late_.clear();
   samples_ = 0;
 }
 
-std::string Stragglers::look(const std::vector<Rank>& ranks, Time now) {
-  const bool has_begun = accounts_.size() == ranks.size();
+std::string Stragglers::sample(const std::vector<Rank>& ranks, Time now) {
+  const bool has_begun = last_progress_.size() == ranks.size();
   if (has_reported_ || (has_begun && now - last_sample_ < kBetweenSamples)) return {};
   const auto goes_on = [&](const Rank& rank) {
     const std::int64_t before =
-        has_begun ? accounts_[static_cast<std::size_t>(rank.index)].step : -1;
+        has_begun ? last_progress_[static_cast<std::size_t>(rank.index)].step : -1;
     return rank.step > before;
   };
   if (ranks.size() < 2 || !std::ranges::all_of(ranks, goes_on)) return {};
@@ -41,8 +41,8 @@ std::string Stragglers::look(const std::vector<Rank>& ranks, Time now) {
     begin_ = now;
   }
   last_sample_ = now;
-  accounts_.clear();
-  for (const Rank& rank : ranks) accounts_.push_back({rank.step, rank.waited_us});
+  last_progress_.clear();
+  for (const Rank& rank : ranks) last_progress_.push_back({rank.step, rank.waited_us});
   const bool is_enough = samples_ >= kLeastSamples && now - begin_ >= kLeastTime;
   return is_enough ? conclude(now) : std::string();
 }
@@ -52,7 +52,7 @@ void Stragglers::compare(const std::vector<Rank>& ranks, double elapsed) {
   ++samples_;
   std::vector<double> waits;  // seconds a step
   for (const Rank& rank : ranks) {
-    const Account& before = accounts_[waits.size()];
+    const Progress& before = last_progress_[waits.size()];
     waits.push_back(static_cast<double>(rank.waited_us - before.waited_us) * kMicrosecond /
                     static_cast<double>(rank.step - before.step));
   }
@@ -61,7 +61,7 @@ void Stragglers::compare(const std::vector<Rank>& ranks, double elapsed) {
   const double own = *least;
   waits.erase(least);
   const double late = median(waits) - own;
-  const double step = elapsed / static_cast<double>(ranks[index].step - accounts_[index].step);
+  const double step = elapsed / static_cast<double>(ranks[index].step - last_progress_[index].step);
   if (late < kLeastShare * step) return;
   ++late_[index].samples;
   late_[index].seconds += late;

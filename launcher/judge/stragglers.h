@@ -1,4 +1,4 @@
-// Notices ranks that the others keep waiting for.
+// Detects stragglers: ranks that the others keep waiting for.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace launcher {
 
-/// The upper one of two in the middle.
+/// Median; the upper one of an even number of values.
 ///
 /// Requires: at least one value.
 template <typename Value>
@@ -23,41 +23,41 @@ template <typename Value>
   return *middle;
 }
 
-/// Compares how long the ranks wait for each other. The rank that waits least, while the others
-/// wait, is late.
+/// Compares how long the ranks wait for each other. The straggler is the rank that waits least
+/// while the others wait.
 ///
 /// Threads: one.
 class Stragglers {
  public:
   using Time = dtrain::base::Clock::time_point;
 
-  /// Another attempt to run the job begins.
+  /// Discards the samples of the previous attempt.
   void begin_attempt();
 
-  /// To be called at each sign of life; samples what the ranks said once a second.
+  /// Samples the ranks' steps and wait times, once a second at most. Call it at each heartbeat.
   ///
-  /// Returns: once per job, a line about a rank that was late by more than a tenth of a step in at
-  /// least half of the samples of a minute; else nothing.
-  [[nodiscard]] std::string look(const std::vector<Rank>& ranks, Time now);
+  /// Returns: once per job, a line about a rank that held up the others for more than a tenth of a
+  /// step in at least half of a minute's samples; else an empty string.
+  [[nodiscard]] std::string sample(const std::vector<Rank>& ranks, Time now);
 
  private:
-  struct Account {
+  struct Progress {
     std::int64_t step = -1;
     std::int64_t waited_us = 0;
   };
   struct Lateness {
-    int samples = 0;        // in which it was late
-    double seconds = 0;     // a step, over these samples
-    double of_seconds = 0;  // a step took, over these samples
+    int samples = 0;        // in which it held up the others
+    double seconds = 0;     // wait for it per step, summed over these samples
+    double of_seconds = 0;  // step time, summed over these samples
   };
 
   void compare(const std::vector<Rank>& ranks, double elapsed);
   [[nodiscard]] std::string conclude(Time now);
 
   Time last_sample_;
-  Time begin_;                     // of the samples that are compared
-  std::vector<Account> accounts_;  // at the last sample
-  std::vector<Lateness> late_;     // since `begin_`
+  Time begin_;                           // of the samples that are compared
+  std::vector<Progress> last_progress_;  // at the last sample
+  std::vector<Lateness> late_;           // since `begin_`
   int samples_ = 0;
   bool has_reported_ = false;
 };

@@ -17,19 +17,19 @@ struct Cpu {
   int node = 0;  // NUMA
 };
 
-/// Which CPUs each rank of this dtrun gets.
+/// The CPUs of each rank of this dtrun.
 struct CpuBinding {
   std::vector<dtrain::base::CpuList> masks;  // by local rank; empty: ranks run where dtrun may
-  int threads = 0;  // of a rank: as many as the least of them has CPUs; 0: not bound
+  int threads = 0;  // per rank: the fewest CPUs that any rank has; 0: not bound
 };
 
 /// The CPUs of dtrun's affinity mask, as /sys/devices/system describes them.
 ///
-/// root: stands before /sys; for tests.
+/// root: prefix of /sys, for tests.
 [[nodiscard]] std::vector<Cpu> read_topology(const dtrain::base::CpuList& usable,
                                              const std::string& root = {});
 
-/// cores: each rank gets as many whole cores as any other, side by side, all siblings with them.
+/// cores: each rank gets the same number of adjacent whole cores, including all siblings.
 /// numa: ranks are spread over the nodes in order, and share the CPUs of their node.
 ///
 /// Throws: Error{usage} for more ranks than cores (or, with numa, than CPUs).

@@ -212,12 +212,12 @@ Descriptor listen_at_free_port(const std::string& address) {
   return listener;
 }
 
-Door make_door() {
+RendezvousSocket make_rendezvous_socket() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     fail(ErrorKind::spawn, "cannot make a socket for the ranks to meet: {}", std::strerror(errno));
   }
-  return {.inside = Descriptor(ends[0]), .outside = Descriptor(ends[1])};
+  return {.rank0_end = Descriptor(ends[0]), .other_end = Descriptor(ends[1])};
 }
 
 }  // namespace launcher

@@ -1,4 +1,5 @@
-// The sockets of dtrun: where nodes and ranks meet, and the port that it holds for other programs.
+// Sockets of dtrun: rendezvous of nodes and ranks, and the port that it reserves for other
+// programs.
 #pragma once
 
 #include <string>
@@ -29,7 +30,7 @@ struct ReservedPort {
 /// an address that is not this machine's.
 [[nodiscard]] ReservedPort reserve_port(const std::string& address, int port);
 
-/// A socket at which launchers meet.
+/// A socket that listens for the rendezvous of launchers.
 struct NodeListener {
   dtrain::base::Descriptor socket;
   PortClaim claim;  // tells a second node 0 which dtrun has the port
@@ -48,14 +49,14 @@ struct NodeListener {
 /// Throws: Error{port} with the reason.
 [[nodiscard]] dtrain::base::Descriptor listen_at_free_port(const std::string& address);
 
-/// A unix socket pair through which ranks hand rank 0 their connections: it has no address, so
-/// nobody else can come to it.
-struct Door {
-  dtrain::base::Descriptor inside;   // rank 0's end
-  dtrain::base::Descriptor outside;  // of all other ranks
+/// A unix socket pair through which ranks pass their connections to rank 0. It has no address, so
+/// no other process can connect to it.
+struct RendezvousSocket {
+  dtrain::base::Descriptor rank0_end;  // rank 0's end
+  dtrain::base::Descriptor other_end;  // shared by all other ranks
 };
 
 /// Throws: Error{spawn} with the reason.
-[[nodiscard]] Door make_door();
+[[nodiscard]] RendezvousSocket make_rendezvous_socket();
 
 }  // namespace launcher

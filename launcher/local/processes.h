@@ -1,4 +1,4 @@
-// Processes below this one, the pipes between them, and what their signals are called.
+// Descendant processes, pipes to them, and names of signals.
 #pragma once
 
 #include <sys/types.h>
@@ -19,24 +19,23 @@ void adopt_orphans();
 /// Returns whether this process still has a child, ended but unreaped ones included.
 [[nodiscard]] bool has_children();
 
-/// Returns whether the process's main thread has ended, and nobody has waited for the process.
+/// Returns whether the process's main thread has ended, and the process is not reaped.
 [[nodiscard]] bool is_zombie(pid_t pid);
 
 /// The process groups of the descendants that have not ended.
 [[nodiscard]] std::set<pid_t> running_groups();
 
-/// Sends a signal to every process below this one.
+/// Sends a signal to every descendant process.
 void signal_descendants(int signal);
 
-/// Sends a signal that would end most programs to the processes of a group that handle it: to the
-/// leader if it does, else to the members that do, else to the leader all the same.
+/// Sends a signal, whose default action ends a program, to the processes of a group that handle it:
+/// to the leader if it does, else to the members that do, else to the leader nevertheless.
 void notify_group(pid_t leader, int signal);
 
 /// Reaps every child that has ended.
 void reap_all();
 
-/// Kills every process below this one, and has `reap` called for those that have ended; gives up at
-/// the deadline.
+/// Kills every descendant, and calls `reap` for those that have ended; gives up after `limit`.
 ///
 /// Returns: whether none is left.
 bool kill_descendants(std::chrono::milliseconds limit,
@@ -47,19 +46,19 @@ struct Pipe {
   dtrain::base::Descriptor writer;
 };
 
-/// Makes a pipe whose ends close on exec, and whose reader does not block.
+/// Creates a pipe whose ends close on exec, and whose reader does not block.
 ///
 /// Throws: Error{spawn}.
 [[nodiscard]] Pipe make_pipe();
 
-/// Returns whether a read gives something, or the end, within `limit`.
+/// Returns whether data or end of file can be read within `limit`.
 [[nodiscard]] bool is_readable_within(const dtrain::base::Descriptor& reader,
                                       std::chrono::milliseconds limit);
 
-/// "SIGTERM"; the number of a signal without a name.
+/// "SIGTERM"; for a signal without a name, its number.
 [[nodiscard]] std::string signal_name(int signal);
 
-/// The signal that another launcher names by its number; 0: none.
+/// Parses the number of a signal from another launcher; 0: none.
 [[nodiscard]] int signal_in(std::string_view text);
 
 /// Returns whether a signal to dtrun asks the job to stop. SIGUSR1 does: dtrain saves and stops.

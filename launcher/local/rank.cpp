@@ -20,16 +20,16 @@ void parse(std::string_view text, Number& number) {
   std::from_chars(text.data(), text.data() + text.size(), number);
 }
 
-void take_record(Rank& rank, std::string_view word, std::string_view rest) {
+void append_record(Rank& rank, std::string_view word, std::string_view rest) {
   constexpr std::size_t kMostBytes = 65536;
-  if (word == "where") {  // an answer begins
+  if (word == "where") {  // a response begins
     rank.forget_records();
-    rank.records_signs = rank.signs;
+    rank.records_heartbeat = rank.heartbeats;
   }
   if (rank.has_records) return;
   const bool is_last = word == "records-last";
   const bool is_end = is_last || word == "records-end";
-  // A longer answer is truncated; its last line still counts.
+  // Truncates a longer response; its last line still counts.
   if (!is_end && rank.records.size() > kMostBytes) return;
   rank.records.append(word).append(" ").append(rest).append("\n");
   if (is_last) rank.records_are_last = true;
@@ -37,7 +37,7 @@ void take_record(Rank& rank, std::string_view word, std::string_view rest) {
 }
 
 /// Returns whether the line reported an error.
-bool obey(Rank& rank, std::string_view line) {
+bool apply_control_line(Rank& rank, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "progress") {
     parse(take_word(line), rank.step);
@@ -45,11 +45,11 @@ bool obey(Rank& rank, std::string_view line) {
     rank.step = std::max<std::int64_t>(rank.step, -1);
     if (rank.step < rank.checkpoint.step) rank.checkpoint = {};  // a script has begun another run
     rank.waited_us = std::max<std::int64_t>(rank.waited_us, 0);
-    ++rank.signs;
+    ++rank.heartbeats;
   } else if (word == "busy") {
-    ++rank.signs;
+    ++rank.heartbeats;
   } else if (word == "where" || word == "call" || word.starts_with("records-")) {
-    take_record(rank, word, line);
+    append_record(rank, word, line);
   } else if (word == "run") {
     rank.run = dtrain::base::printable(take_word(line), 64);
   } else if (word == "committed") {
@@ -64,10 +64,10 @@ bool obey(Rank& rank, std::string_view line) {
   } else if (word == "plain-output") {
     rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {
-    rank.told.emplace().of_all = word == "refused";
-    parse(take_word(line), rank.told->status);
-    rank.told->status = std::clamp(rank.told->status, 0, 255);
-    rank.told->line = line;
+    rank.reported_error.emplace().is_shared = word == "refused";
+    parse(take_word(line), rank.reported_error->status);
+    rank.reported_error->status = std::clamp(rank.reported_error->status, 0, 255);
+    rank.reported_error->line = line;
     return true;
   }
   return false;
@@ -85,7 +85,7 @@ bool begins_with_name(std::string_view text, const std::string& name) {
          (text.size() == name.size() || text[name.size()] < '0' || text[name.size()] > '9');
 }
 
-/// Returns whether the lines are the same, but that each rank names itself: "rank 3 of 4 ...".
+/// Returns whether the lines differ only in the rank that each names: "rank 3 of 4 ...".
 bool same_but_for_names(std::string_view one, int rank, std::string_view other, int other_rank) {
   const std::string name = fmt::format("rank {}", rank);
   const std::string other_name = fmt::format("rank {}", other_rank);
@@ -98,8 +98,7 @@ bool same_but_for_names(std::string_view one, int rank, std::string_view other, 
   return one.empty() && other.empty();
 }
 
-/// How much an orphan's end says: that it failed, or saved; a helper's that it was terminated or
-/// came to its end.
+/// Precedence of an orphan's end: failed, saved, terminated, succeeded.
 int weight_of(const RankEnd& end) {
   if (end.saved()) return 2;
   if (end.terminated()) return 1;
@@ -118,9 +117,9 @@ bool has_begun(const std::vector<Rank>& ranks) {
 }
 
 bool same_error(const Rank& rank, const Rank& culprit) {
-  if (!rank.told || !culprit.told) return false;
-  const ToldError& one = *rank.told;
-  const ToldError& other = *culprit.told;
+  if (!rank.reported_error || !culprit.reported_error) return false;
+  const ReportedError& one = *rank.reported_error;
+  const ReportedError& other = *culprit.reported_error;
   constexpr int kMemory = static_cast<int>(dtrain::base::ErrorKind::memory);
   const bool are_full = one.status == kMemory && other.status == kMemory;
   return same_but_for_names(one.line, rank.index, other.line, culprit.index) ||
@@ -128,9 +127,9 @@ bool same_error(const Rank& rank, const Rank& culprit) {
 }
 
 bool explains(const Rank& rank, const Rank& culprit) {
-  const bool has_own = rank.end && rank.told && !rank.told->blames_another() &&
+  const bool has_own = rank.end && rank.reported_error && !rank.reported_error->blames_another() &&
                        !rank.end->saved() && !rank.end->by_signal &&
-                       rank.end->code == rank.told->status;
+                       rank.end->code == rank.reported_error->status;
   const bool is_found = culprit.stopped || !culprit.hang.empty();  // its end says nothing
   return has_own && !is_found && culprit.end && culprit.end->blames_another();
 }
@@ -140,7 +139,7 @@ bool read_control(Rank& rank, std::string_view bytes) {
   partial.append(bytes);
   bool told = false;
   for (auto end = partial.find('\n'); end != std::string::npos; end = partial.find('\n')) {
-    told |= obey(rank, std::string_view(partial).substr(0, end));
+    told |= apply_control_line(rank, std::string_view(partial).substr(0, end));
     partial.erase(0, end + 1);
   }
   if (partial.size() > kMaxControlLine) partial.clear();

@@ -1,4 +1,4 @@
-// The supervisor's record of one rank.
+// The record of one rank: its process, output, progress and end.
 #pragma once
 
 #include <signal.h>
@@ -61,10 +61,10 @@ struct RankEnd {
   [[nodiscard]] bool terminated() const { return by_signal && code == SIGTERM; }
 };
 
-/// The last error of a program, as it would have written it to its standard error.
-struct ToldError {
-  int status = 0;       // that it is about to exit with
-  bool of_all = false;  // by its own account every rank would fail so
+/// An error that a program reports to dtrun instead of writing it to its standard error.
+struct ReportedError {
+  int status = 0;          // with which it is about to exit
+  bool is_shared = false;  // the rank expects every rank to fail with this error
   std::string line;
 
   [[nodiscard]] bool blames_another() const {
@@ -72,52 +72,52 @@ struct ToldError {
   }
 };
 
-/// A checkpoint as a rank reported it. One message sets all of it, so that all of it is of one run.
+/// A checkpoint as a rank reported it. One message sets all fields, so that they belong to one run.
 struct ReportedCheckpoint {
   std::int64_t step = -1;          // -1: there is none
   std::string resume_advice = {};  // how to resume from it
-  std::string requeue_file = {};   // asks for another start of its run
+  std::string requeue_file = {};   // written to request another start of its run
 };
 
 struct Rank {
   int index = 0;   // in the job
-  int node = 0;    // where it runs; the record of a rank elsewhere has no descriptors
-  pid_t pid = -1;  // in its own machine
+  int node = 0;    // where it runs; a rank of another node has no descriptors here
+  pid_t pid = -1;  // on its own machine
   dtrain::base::Descriptor pidfd = {};    // readable once the process has ended
   dtrain::base::Descriptor control = {};  // dtrun's end of DTRUN_CONTROL_FD
   std::string control_partial = {};
   RankStream output = {};
   RankStream error = {};
-  std::int64_t step = -1;       // last one it reported
-  std::int64_t waited_us = 0;   // for others, by its own account, up to that step
-  std::int64_t signs = 0;       // of life: how often it has said that it goes on
-  std::int64_t told_signs = 0;  // those that node 0 was told of, and when
-  std::int64_t told_ns = 0;
-  std::string run = {};                 // that it trains, by its own name for it
-  ReportedCheckpoint checkpoint = {};   // the last that stands, unless a later run has begun
-  CommittedSteps committed_steps = {};  // of all runs
-  std::string requeue_file = {};        // of the checkpoints that it reports from now on
-  std::string records = {};        // where it is (docs/guide/dtrun.md), as it has answered so far
-  bool has_records = false;        // the answer is whole
-  bool records_are_last = false;   // it fails: it gave them unasked and answers no more
-  std::int64_t records_signs = 0;  // what `signs` was when the answer began
-  std::string hang = {};           // the others wait for it: for what, and where it was
-  bool stopped = false;            // by SIGSTOP or the like, for too long
-  bool lost = false;               // its node is lost, so its end is unknown
-  std::optional<ToldError> told = {};
+  std::int64_t step = -1;                // the last one that it reported
+  std::int64_t waited_us = 0;            // total wait for other ranks up to that step
+  std::int64_t heartbeats = 0;           // number received: steps and "busy" messages
+  std::int64_t reported_heartbeats = 0;  // number when progress was last reported to node 0
+  std::int64_t reported_ns = 0;          // time of that report
+  std::string run = {};                  // name of the run that it trains
+  ReportedCheckpoint checkpoint = {};    // the latest committed one of that run
+  CommittedSteps committed_steps = {};   // of all runs
+  std::string requeue_file = {};         // of the checkpoints that it reports from now on
+  std::string records = {};  // position and open collectives (docs/guide/dtrun.md), as received
+  bool has_records = false;  // the response is complete
+  bool records_are_last = false;       // sent unasked before it fails; it responds no more
+  std::int64_t records_heartbeat = 0;  // `heartbeats` when the response began
+  std::string hang = {};  // the other ranks wait for it: in which collective, and where it was
+  bool stopped = false;   // by SIGSTOP or the like, for too long
+  bool lost = false;      // its node is lost, so its end is unknown
+  std::optional<ReportedError> reported_error = {};
   std::optional<RankEnd> end = {};
-  std::optional<RankEnd> orphan = {};  // what the leader left behind when a stop ended it
+  std::optional<RankEnd> orphan = {};  // end of a process that its leader left behind
 
   [[nodiscard]] bool running() const { return !end && !lost; }
-  /// Until it is asked again; what one that fails or has ended said last stays.
+  /// Forgets its response, unless it was the last one of a rank that fails or has ended.
   void forget_records() {
     if (!running() || records_are_last) return;
     records.clear();
     has_records = false;
   }
-  /// Forgets an answer after which it went on.
+  /// Forgets a response that is older than the last heartbeat.
   void forget_old_records() {
-    if (signs != records_signs) forget_records();
+    if (heartbeats != records_heartbeat) forget_records();
   }
   /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
   /// the leader (a shell), the end of the program that it had started counts instead.
@@ -126,15 +126,17 @@ struct Rank {
 
 /// Returns whether any rank has made a step.
 [[nodiscard]] bool has_begun(const std::vector<Rank>& ranks);
-/// Returns whether both ranks reported the same error, but for their own numbers in it. Full
-/// devices are one error, whatever their numbers.
+/// Returns whether both ranks reported the same error, apart from their own ranks in it.
+/// Out-of-memory errors are the same error, whatever their numbers.
 [[nodiscard]] bool same_error(const Rank& rank, const Rank& culprit);
 
-/// Returns whether `rank`, which ended later, is why the culprit did: this one blames another, and
-/// the rank told an error of its own. A program whose GPU failed may take seconds to end.
+/// Returns whether `rank`, which ended later, caused the culprit's end: the culprit blames another
+/// rank, and `rank` reported an error of its own. A program whose GPU failed may take seconds to
+/// end.
 [[nodiscard]] bool explains(const Rank& rank, const Rank& culprit);
 
-/// Takes bytes of the control descriptor (docs/guide/dtrun.md). Returns whether they reported an error.
+/// Applies bytes from the control socket (docs/guide/dtrun.md). Returns whether they reported an
+/// error.
 [[nodiscard]] bool read_control(Rank& rank, std::string_view bytes);
 
 }  // namespace launcher

@@ -49,7 +49,7 @@ bool RankStream::read(SharedOutput& console) {
   return true;
 }
 
-void RankStream::read_what_is_there(SharedOutput& console) {
+void RankStream::drain(SharedOutput& console) {
   constexpr std::size_t kMostInPipe = std::size_t{1} << 20;  // unless root has raised it
   for (std::size_t reads = 0; reads < kMostInPipe / kBuffer && open(); ++reads) {
     if (!read(console)) return;
@@ -57,7 +57,7 @@ void RankStream::read_what_is_there(SharedOutput& console) {
 }
 
 void RankStream::finish(SharedOutput& console) {
-  read_what_is_there(console);
+  drain(console);
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   pipe_.reset();
 }
@@ -86,7 +86,7 @@ void RankStream::keep(std::string_view line) {
 
 void RankStream::insert(SharedOutput& console, std::string_view line,
                         std::optional<std::string_view> prefix) {
-  read_what_is_there(console);
+  drain(console);
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   options_.log.write(std::string(line) + "\n");
   keep(line);

@@ -15,11 +15,11 @@
 
 namespace launcher {
 
-/// Cuts a stream at '\n' and, when live, at '\r' as well: a text that ends with '\r' is a progress
-/// line, to be drawn over by the next one.
+/// Splits a stream at '\n' and, if live, at '\r' as well: a text that ends with '\r' is a progress
+/// line, which the next one overwrites.
 class LineSplitter {
  public:
-  /// A longer line is cut, so that a stream without line ends needs no more memory than this.
+  /// Splits longer lines, so that a stream without line ends needs no more memory than this.
   static constexpr std::size_t kMaxLine = std::size_t{1} << 20;
 
   explicit LineSplitter(bool live) : ends_(live ? "\n\r" : "\n") {}
@@ -45,7 +45,7 @@ class LineSplitter {
     if (partial_.size() >= kMaxLine) finish(emit);
   }
 
-  /// Emits a last line that has no end.
+  /// Emits an unterminated last line.
   template <typename Emit>
   void finish(Emit&& emit) {
     if (partial_.empty()) return;
@@ -70,13 +70,13 @@ struct RankStreamOptions {
   std::string prefix;  // before each line on the console
   bool shown = true;   // on the console
   bool live = false;   // text ending in '\r' is the console's live line
-  Log log;             // takes every byte as it came
+  Log log;             // receives every byte unchanged
 };
 
-/// Reads the pipe a rank writes into. Keeps the last lines for the report on a failure.
+/// Reads a rank's pipe. Keeps the last lines for the report on a failure.
 class RankStream {
  public:
-  /// Of a rank that another launcher reads.
+  /// The stream of another node's rank, which its launcher reads.
   RankStream() : RankStream({}, {}) {}
   RankStream(dtrain::base::Descriptor pipe, RankStreamOptions options);
 
@@ -85,25 +85,24 @@ class RankStream {
   [[nodiscard]] bool live() const { return options_.live; }
   [[nodiscard]] bool shown() const { return options_.shown; }
   /// Returns the columns that a terminal has left beside the prefix.
-  [[nodiscard]] int columns_within(int columns) const {
+  [[nodiscard]] int columns_left(int columns) const {
     return std::max(1, columns - static_cast<int>(options_.prefix.size()));
   }
   [[nodiscard]] const std::string& prefix() const { return options_.prefix; }
   /// Shows later lines without the prefix.
   void drop_prefix() { options_.prefix.clear(); }
-  /// Takes what is there, up to one buffer. Returns whether there was anything; closes at the end.
+  /// Reads up to one buffer. Returns whether anything was read. Closes at end of file.
   bool read(SharedOutput& console);
-  /// Takes all that is there at this moment. A process that writes without pause keeps nobody.
-  void read_what_is_there(SharedOutput& console);
-  /// Takes a line as if the rank had written it; `prefix` is for the console, none: not shown
-  /// there.
+  /// Reads what the pipe holds now; bounded, even if the process writes without pause.
+  void drain(SharedOutput& console);
+  /// Adds a line as if the rank had written it. prefix: on the console; nullopt: not shown there.
   void insert(SharedOutput& console, std::string_view line, std::optional<std::string_view> prefix);
-  /// Takes all that is there at this moment, prints a last line without end, and closes.
+  /// Drains the pipe, prints an unterminated last line, and closes.
   void finish(SharedOutput& console);
 
   [[nodiscard]] const std::deque<std::string>& last_lines() const { return last_lines_; }
-  /// Takes the last lines of a rank that another launcher reads.
-  void recall(const std::vector<std::string>& lines) {
+  /// Sets the last lines of another node's rank.
+  void set_last_lines(const std::vector<std::string>& lines) {
     last_lines_.assign(lines.begin(), lines.end());
   }
 

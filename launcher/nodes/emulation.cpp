@@ -33,8 +33,8 @@ constexpr std::chrono::milliseconds kNodesKillLimit{1000};
 
 using RunNode = std::function<int(Options, EmulatedStart)>;
 
-// In which all others leave a meeting that has succeeded, or end by themselves.
-constexpr timespec kMeetingEnds{.tv_sec = 1, .tv_nsec = 0};
+// In which all others leave a rendezvous that has succeeded, or end by themselves.
+constexpr timespec kRendezvousEndLimit{.tv_sec = 1, .tv_nsec = 0};
 
 struct Node {
   pid_t pid = -1;
@@ -76,27 +76,28 @@ void signal_all(const std::vector<Node>& nodes, int signal) {
 }
 
 /// Returns whether a node still holds its end of the pipe.
-bool is_meeting(const Descriptor& meeting) {
-  pollfd end{.fd = meeting.get(), .events = POLLIN, .revents = 0};
+bool is_rendezvous_pending(const Descriptor& rendezvous) {
+  pollfd end{.fd = rendezvous.get(), .events = POLLIN, .revents = 0};
   return ::poll(&end, 1, 0) == 0;
 }
 
 /// Returns the job's status.
-int wait_for_all(std::vector<Node>& nodes, const Descriptor& meeting, const sigset_t& watched) {
+int wait_for_all(std::vector<Node>& nodes, const Descriptor& rendezvous, const sigset_t& watched) {
   std::optional<int> early;  // status of a node that ended before all had met
   while (true) {
     reap(nodes);
     if (std::ranges::all_of(nodes, &Node::ended)) return early.value_or(nodes.front().status);
     const auto ended = std::ranges::find_if(nodes, &Node::ended);
-    const bool is_in_vain = !early && ended != nodes.end() && is_meeting(meeting);
-    const int signal = is_in_vain ? ::sigtimedwait(&watched, nullptr, &kMeetingEnds)
+    const bool is_in_vain = !early && ended != nodes.end() && is_rendezvous_pending(rendezvous);
+    const int signal = is_in_vain ? ::sigtimedwait(&watched, nullptr, &kRendezvousEndLimit)
                                   : ::sigwaitinfo(&watched, nullptr);
     if (signal > 0 && signal != SIGCHLD) signal_all(nodes, signal);
     if (signal == SIGTSTP) {
       stop_until_continued();
       signal_all(nodes, SIGCONT);
     }
-    if (!is_in_vain || signal > 0 || errno != EAGAIN || !is_meeting(meeting)) continue;
+    if (!is_in_vain || signal > 0 || errno != EAGAIN || !is_rendezvous_pending(rendezvous))
+      continue;
     early = ended->status;
     write_error_for_a_while(
         fmt::format("dtrun: failed: node {} ended with status {} before the nodes had met\n",
@@ -111,9 +112,9 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   Options common = options;
   common.num_nodes = options.emulate_nodes;
   common.master_addr = "127.0.0.1";
-  Pipe meeting = make_pipe();
+  Pipe rendezvous = make_pipe();
   EmulatedStart start{.listener = listen_at_free_port(common.master_addr),
-                      .meeting = std::move(meeting.writer)};
+                      .rendezvous = std::move(rendezvous.writer)};
   common.master_port = static_cast<int>(dtrain::net::port_of(start.listener));
   sigset_t watched;
   sigset_t before;
@@ -135,7 +136,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
     nodes.push_back({.pid = pid});
   }
   start = {};
-  const int status = wait_for_all(nodes, meeting.reader, watched);
+  const int status = wait_for_all(nodes, rendezvous.reader, watched);
   kill_descendants(kNodesKillLimit);
   return status;
 }

@@ -8,16 +8,17 @@
 
 namespace launcher {
 
-/// What a node of an emulated job is given.
+/// Descriptors that an emulated node inherits.
 struct EmulatedStart {
-  dtrain::base::Descriptor listener;  // node 0's
-  dtrain::base::Descriptor meeting;   // to be closed once all nodes have met
+  dtrain::base::Descriptor listener;    // node 0's
+  dtrain::base::Descriptor rendezvous;  // to be closed once all nodes have met
 };
 
 /// Runs `run_node(options of a node, its start)` in a process for each of --emulate-nodes nodes,
-/// passes signals on to all, and returns node 0's exit status when all have ended. They meet over
-/// TCP at a free port of the loopback address, as on several machines. If one ends before they have
-/// met, nobody can start it again: the others are ended, and its status counts.
+/// forwards signals to all, and returns node 0's exit status when all have ended. The rendezvous
+/// uses TCP at a free port of the loopback address, as on several machines. If a node ends before
+/// the rendezvous is complete, it cannot be restarted: the others are killed, and its status is
+/// returned.
 ///
 /// Throws: Error{port} or Error{spawn} when nothing was started.
 [[nodiscard]] int run_emulated(const Options& options,

@@ -105,19 +105,19 @@ void fields(Coder& coder, JobStart& start) {
 }
 
 template <typename Coder>
-void fields(Coder& coder, RankNews& news) {
+void fields(Coder& coder, RankReport& news) {
   coder.number(news.rank, 0, kMostRanks);
   coder.number(news.step, -1, kAny);
   coder.flag(news.stopped);
   coder.flag(news.end.by_signal);
   coder.number(news.end.code, 0, kMostStatus);
-  bool has_told = news.told.has_value();
-  ToldError told = news.told.value_or(ToldError{});
-  coder.flag(has_told);
+  bool has_error = news.reported_error.has_value();
+  ReportedError told = news.reported_error.value_or(ReportedError{});
+  coder.flag(has_error);
   coder.number(told.status, 0, kMostStatus);
-  coder.flag(told.of_all);
+  coder.flag(told.is_shared);
   coder.text(told.line);
-  news.told = has_told ? std::optional(std::move(told)) : std::nullopt;
+  news.reported_error = has_error ? std::optional(std::move(told)) : std::nullopt;
   coder.list(news.last_lines, 0, kMostLines, [&](std::string& line) { coder.text(line); });
 }
 
@@ -130,7 +130,7 @@ void fields(Coder& coder, AbortOrder& order) {
 }
 
 template <typename Coder>
-void fields(Coder& coder, Decision& decision) {
+void fields(Coder& coder, JobResult& decision) {
   coder.number(decision.status, 0, kMostStatus);
   coder.flag(decision.failed);
   coder.text(decision.line);
@@ -184,9 +184,9 @@ std::optional<NodeEnvelope> decode_envelope(std::string_view bytes) {
 
 std::string encode(const NodeHello& hello) { return encoded(hello); }
 std::string encode(const JobStart& start) { return encoded(start); }
-std::string encode(const RankNews& news) { return encoded(news); }
+std::string encode(const RankReport& news) { return encoded(news); }
 std::string encode(const AbortOrder& order) { return encoded(order); }
-std::string encode(const Decision& decision) { return encoded(decision); }
+std::string encode(const JobResult& decision) { return encoded(decision); }
 std::string encode(const RestartOrder& order) { return encoded(order); }
 
 std::optional<NodeHello> decode_hello(std::string_view bytes) { return decoded<NodeHello>(bytes); }
@@ -205,15 +205,15 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
   return start;
 }
 
-std::optional<RankNews> decode_rank_news(std::string_view bytes) {
-  return decoded<RankNews>(bytes);
+std::optional<RankReport> decode_rank_report(std::string_view bytes) {
+  return decoded<RankReport>(bytes);
 }
 
 std::optional<AbortOrder> decode_abort(std::string_view bytes) {
   return decoded<AbortOrder>(bytes);
 }
 
-std::optional<Decision> decode_decision(std::string_view bytes) { return decoded<Decision>(bytes); }
+std::optional<JobResult> decode_result(std::string_view bytes) { return decoded<JobResult>(bytes); }
 
 std::optional<RestartOrder> decode_restart(std::string_view bytes) {
   return decoded<RestartOrder>(bytes);

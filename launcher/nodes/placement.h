@@ -1,4 +1,4 @@
-// Where a launcher and its ranks stand in a job.
+// The nodes of a job, and which ranks run on each.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,14 +9,14 @@
 
 namespace launcher {
 
-/// One node, as all launchers know it.
+/// One node and its ranks.
 struct NodePlace {
   std::string host;
   int first_rank = 0;
   int num_ranks = 1;
 };
 
-/// Equal in all launchers of a job but for node_rank.
+/// The same in all launchers of a job, except node_rank.
 struct Placement {
   int node_rank = 0;
   std::vector<NodePlace> nodes;
@@ -24,7 +24,7 @@ struct Placement {
   int master_port = 0;      // where rank 0 may listen
   int store_port = 0;      // where node 0's dtrun listens, and rank 0 serves its store; 0: one node
   std::string run_id;      // empty: this launcher makes one
-  std::string rank_token;  // by which the ranks know each other over TCP; empty: one node
+  std::string rank_token;  // authenticates ranks to each other over TCP; empty: one node
 
   [[nodiscard]] int num_nodes() const { return static_cast<int>(nodes.size()); }
   [[nodiscard]] bool has_several_nodes() const { return nodes.size() > 1; }

@@ -10,31 +10,31 @@
 
 namespace launcher {
 
-/// A name for a run: start time, host and chance.
+/// A unique name for a run: start time, host and a random number.
 [[nodiscard]] std::string make_run_id();
 
 /// RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
-/// them, or in a private temporary folder; no folder where the ranks have no logs. Calls that fail
-/// in passing are repeated.
+/// them, or in a private temporary folder; no folder if the ranks have no logs. Retries calls that
+/// fail with a transient error.
 class LogFolder {
  public:
   /// Throws: Error{usage}, or StorageError, naming --log-dir and the folder that cannot be made.
   LogFolder(const Options& options, const Placement& placement);
 
-  /// From now on files are those of attempt `number`; the constructor has begun attempt 0. Returns
-  /// why this attempt has no logs, without which the job continues; empty if it has them.
+  /// Switches to the folder of attempt `number`; the constructor has begun attempt 0. Returns why
+  /// this attempt has no logs, without which the job continues; empty if it has them.
   [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
   /// Where a torch.distributed program writes why it failed, which does not exist when the attempt
   /// begins; empty if the attempt has no logs.
   [[nodiscard]] std::string error_file(int rank) const;
-  /// The log of one stream ("stdout" or "stderr"), new and empty. No file if the attempt has no
-  /// logs, or if it cannot be made, which `why_not` tells then.
+  /// Creates the log of one stream ("stdout" or "stderr"). No file if the attempt has no logs, or
+  /// if it cannot be created: then `why_not` has the reason.
   ///
   /// Throws: Error{usage}, or StorageError, naming the file, in the first attempt.
   [[nodiscard]] LogFile create_log(int rank, const char* stream, std::string& why_not) const;
-  /// The folder the user should look into; empty when there are no logs.
+  /// The folder to print to the user; empty without logs.
   [[nodiscard]] std::string log_folder() const { return has_logs_ ? attempt_ : std::string(); }
 
  private:

@@ -20,11 +20,11 @@ struct LogFile {
   std::string path = {};
   dtrain::base::Descriptor descriptor = {};
 
-  /// Makes a new and empty file at `path`. Returns whether it could; else errno tells why.
+  /// Creates an empty file at `path`. Returns false, with errno set, if that fails.
   [[nodiscard]] bool create();
 };
 
-/// One log of a LogWriter; by default none, which drops what it gets. Must not outlive the writer.
+/// One log of a LogWriter. A default-constructed one drops its bytes. Must not outlive the writer.
 class Log {
  public:
   Log() = default;
@@ -40,14 +40,16 @@ class Log {
   std::size_t index_ = 0;
 };
 
-/// Takes the bytes of all logs without waiting and has its thread write them, those of one log in
-/// order: the disk of the logs may hang (NFS, a frozen file system), the supervisor must not.
+/// Queues the bytes of all logs, and writes them from its own thread, each log in order: the disk
+/// of the logs may hang (NFS, a frozen file system), the supervisor must not.
 ///
-/// A file that is full (size_limit) becomes FILE.1, in place of the one before, and the log continues
-/// in a new FILE. If that fails, one warning says so, and the file grows until it is full again.
+/// A file that is full (size_limit) becomes FILE.1, in place of the one before, and the log
+/// continues in a new FILE. If that fails, one warning says so, and the file grows until it is full
+/// again.
 ///
-/// A full disk (or a quota, or a limit on file sizes) leaves a gap, and may have room again for
-/// what comes later; any other error, and a stale file, cuts the log short. Warnings tell of both.
+/// A full disk (or a quota, or a limit on file sizes) leaves a gap in the log; later bytes are
+/// written if there is space again. Any other error, and a stale file, ends the log. Both give
+/// warnings.
 ///
 /// Threads: one caller. A thread that hangs is left behind by the destructor.
 class LogWriter {
@@ -67,18 +69,18 @@ class LogWriter {
   /// Adds to the warnings.
   void warn(std::string text);
 
-  /// From now on bytes are dropped, as by a full disk, while more than `limit` wait.
+  /// From now on drops bytes, as for a full disk, while more than `limit` are queued.
   void drop_beyond(std::size_t limit);
-  /// Nothing more comes: closes each file once it has all that is queued for it.
+  /// No more bytes follow: closes each file once its queue is written.
   void finish();
 
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t waiting() const;
-  /// Those, and the lost ones that no warning has counted yet.
+  /// These, and the dropped ones that no warning has counted yet.
   [[nodiscard]] std::size_t missing() const;
   /// Returns whether the thread has nothing to do; after finish(): whether all files are closed.
   [[nodiscard]] bool idle() const;
-  /// Returns what went wrong since the last call, one line each.
+  /// Returns the warnings since the last call, one line each.
   [[nodiscard]] std::vector<std::string> take_warnings();
 
  private:

@@ -60,7 +60,7 @@ void Waker::wake() const {
   [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof(one));
 }
 
-void Waker::rest() const {
+void Waker::clear() const {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto length = ::read(fd_.get(), &count, sizeof(count));
 }

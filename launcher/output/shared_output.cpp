@@ -82,7 +82,7 @@ bool SharedOutput::has_room(Sink& sink) {
 }
 
 /// Reports how many lines were dropped, once the disk takes others again or was given up.
-void SharedOutput::tell_losses(Sink& sink) {
+void SharedOutput::report_losses(Sink& sink) {
   const std::int64_t given_up = sink.writer.take_lines_lost();
   const int reason = sink.writer.full_reason();
   if (given_up > 0) sink.lost_reason = reason;
@@ -114,8 +114,8 @@ void SharedOutput::commit_live(std::string_view prefix) {
 }
 
 void SharedOutput::flush() {
-  if (output_) tell_losses(*output_);
-  tell_losses(error_);
+  if (output_) report_losses(*output_);
+  report_losses(error_);
   // While earlier bytes wait, a newer text may still take the place of this one.
   if (!live_.empty() && !live_shown_ && error_.writer.waiting() == 0 && !error_.writer.closed()) {
     const auto width = static_cast<std::size_t>(columns());

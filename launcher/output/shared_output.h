@@ -15,9 +15,9 @@ namespace launcher {
 
 enum class Stream : int { output = 1, error = 2 };
 
-/// Never waits for a reader: threads write the lines. Drops lines that cannot be written any more:
-/// a job does not end because nobody watches. While a disk is full, 1 MiB of lines waits for room;
-/// the others are dropped, and standard error tells how many.
+/// Never blocks on a reader: threads write the lines. After a broken pipe, drops lines: the job
+/// continues without a reader. While a disk is full, keeps 1 MiB of lines, drops the others, and
+/// reports their number on standard error.
 ///
 /// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
 /// again after it. The cursor waits at its start, so that it is cleared as a whole even where a
@@ -30,7 +30,7 @@ class SharedOutput {
   /// pieces: as an OutputWriter takes them.
   explicit SharedOutput(std::string own_prefix, Pieces pieces = Pieces::large);
 
-  /// What stands before dtrun's own lines.
+  /// The prefix of dtrun's own lines.
   [[nodiscard]] const std::string& own_prefix() const { return own_prefix_; }
 
   /// Returns whether standard error is a terminal, that is, whether live() shows anything.
@@ -53,11 +53,11 @@ class SharedOutput {
 
   /// Hands everything to the writers.
   void flush();
-  /// From now on a disk that is full is given up after `patience`.
+  /// From now on gives up a full disk after `patience`.
   void finish(std::chrono::duration<double> patience);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t pending() const;
-  /// Those of them that wait for a reader, not for room on a disk.
+  /// Of these, the bytes that wait for a reader rather than for disk space.
   [[nodiscard]] std::size_t pending_for_readers() const;
   /// Woken when bytes were written.
   [[nodiscard]] const std::shared_ptr<const Waker>& waker() const { return waker_; }
@@ -79,7 +79,7 @@ class SharedOutput {
     return stream == Stream::output && output_ ? *output_ : error_;
   }
   [[nodiscard]] bool has_room(Sink& sink);
-  void tell_losses(Sink& sink);
+  void report_losses(Sink& sink);
   void warn(std::string_view text);
   void hide_live();
 

@@ -1,4 +1,4 @@
-// Records of ranks for tests of dtrun's parts.
+// Rank records for unit tests of the launcher.
 #pragma once
 
 #include <optional>

@@ -100,7 +100,7 @@ TEST_CASE("One of several that does not answer is to blame; where none does, nob
   REQUIRE(verdict);
   CHECK(verdict->culprit == 1);
   CHECK_THAT(verdict->text,
-             Names("not answer", "rank 0", "12 s", "call 17", "all_reduce", "4096 bytes", "dp"));
+             Names("not respond", "rank 0", "12 s", "call 17", "all_reduce", "4096 bytes", "dp"));
   CHECK_FALSE(hang_verdict(Answers{RankRecords{}, RankRecords{}}));
 }
 
@@ -153,13 +153,13 @@ TEST_CASE("A rank is watched from its first sign of life") {
   HangWatch watch(Seconds(5.0), 2);
   std::vector<Rank> ranks = some_ranks(2);
   CHECK_FALSE(watch.longest_silence(ranks));
-  watch.heard(1, -1, kStart + 1s);
-  watch.heard(0, 1, kStart + 3s);
+  watch.heartbeat(1, -1, kStart + 1s);
+  watch.heartbeat(0, 1, kStart + 3s);
   auto silence = watch.longest_silence(ranks);
   REQUIRE(silence);
   CHECK(silence->rank == 1);
   CHECK(silence->until == kStart + 7s);  // a second between signs of life
-  watch.heard(1, 1, kStart + 4s);
+  watch.heartbeat(1, 1, kStart + 4s);
   silence = watch.longest_silence(ranks);
   CHECK(silence->rank == 0);
   ranks[0].end = RankEnd{};
@@ -170,18 +170,18 @@ TEST_CASE("The default limit is 20 median steps, at least ten minutes") {
   HangWatch watch({}, 1);
   CHECK(watch.limit() == Seconds(600.0));
   auto now = kStart;
-  for (int step = 1; step <= 9; ++step) watch.heard(0, step, now += step == 5 ? 300s : 100s);
+  for (int step = 1; step <= 9; ++step) watch.heartbeat(0, step, now += step == 5 ? 300s : 100s);
   CHECK(watch.limit() == Seconds(2000.0));
-  watch.heard(0, 9, now + 5000s);  // busy, in the same step
+  watch.heartbeat(0, 9, now + 5000s);  // busy, in the same step
   CHECK(watch.limit() == Seconds(2000.0));
   HangWatch quick({}, 1);
-  for (int step = 1; step <= 9; ++step) quick.heard(0, step, kStart + step * 1ms);
+  for (int step = 1; step <= 9; ++step) quick.heartbeat(0, step, kStart + step * 1ms);
   CHECK(quick.limit() == Seconds(600.0));
 }
 
 TEST_CASE("A rank is alive for the limit after a sign of life") {
   HangWatch watch(Seconds(5.0), 2);
-  watch.heard(0, 1, kStart);
+  watch.heartbeat(0, 1, kStart);
   CHECK(watch.is_alive(0, kStart + 5s));
   CHECK_FALSE(watch.is_alive(0, kStart + 6s));  // a second between signs of life
   CHECK_FALSE(watch.is_alive(1, kStart));
@@ -190,7 +190,7 @@ TEST_CASE("A rank is alive for the limit after a sign of life") {
 
 TEST_CASE("A limit of zero watches nobody") {
   HangWatch watch(Seconds(0.0), 1);
-  watch.heard(0, 1, kStart);
+  watch.heartbeat(0, 1, kStart);
   CHECK_FALSE(watch.longest_silence(some_ranks(1)));
 }
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/nodes/channel.h"
 #include "launcher/nodes/messages.h"
+#include "launcher/nodes/node_connections.h"
 
 namespace launcher::node_messages_test {
 namespace {
@@ -18,13 +18,14 @@ namespace {
 using namespace std::chrono_literals;
 
 // What launchers send each other arrives as it was, and nothing else is taken for a message.
-RankNews some_news() {
-  return RankNews{.rank = 3,
-                  .step = 12,
-                  .stopped = false,
-                  .end = {.by_signal = true, .code = 9},
-                  .told = ToldError{.status = 7, .of_all = true, .line = "loss is infinite"},
-                  .last_lines = {"one", "two"}};
+RankReport some_news() {
+  return RankReport{
+      .rank = 3,
+      .step = 12,
+      .stopped = false,
+      .end = {.by_signal = true, .code = 9},
+      .reported_error = ReportedError{.status = 7, .is_shared = true, .line = "loss is infinite"},
+      .last_lines = {"one", "two"}};
 }
 
 JobStart some_start() {
@@ -53,7 +54,7 @@ TEST_CASE("a start that names a folder elsewhere, or no time, is refused") {
 }
 
 TEST_CASE("news of a rank arrives as it was") {
-  const auto news = decode_rank_news(encode(some_news()));
+  const auto news = decode_rank_report(encode(some_news()));
   REQUIRE(news);
   CHECK(encode(*news) == encode(some_news()));
   CHECK(news->last_lines == std::vector<std::string>{"one", "two"});
@@ -61,9 +62,9 @@ TEST_CASE("news of a rank arrives as it was") {
 }
 
 TEST_CASE("a rank that made no step has step -1") {
-  RankNews news = some_news();
+  RankReport news = some_news();
   news.step = -1;
-  CHECK(decode_rank_news(encode(news))->step == -1);
+  CHECK(decode_rank_report(encode(news))->step == -1);
 }
 
 TEST_CASE("the start numbers the ranks node by node") {
@@ -78,18 +79,18 @@ TEST_CASE("the start numbers the ranks node by node") {
 TEST_CASE("a message with a piece missing, or with more behind it, is none") {
   const std::string whole = encode(some_news());
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    CHECK_FALSE(decode_rank_news(whole.substr(0, size)));
+    CHECK_FALSE(decode_rank_report(whole.substr(0, size)));
   }
-  CHECK_FALSE(decode_rank_news(whole + "x"));
+  CHECK_FALSE(decode_rank_report(whole + "x"));
 }
 
 TEST_CASE("numbers beyond their limits are refused") {
-  RankNews news = some_news();
+  RankReport news = some_news();
   news.end.code = 256;
-  CHECK_FALSE(decode_rank_news(encode(news)));
+  CHECK_FALSE(decode_rank_report(encode(news)));
   news = some_news();
   news.step = -2;
-  CHECK_FALSE(decode_rank_news(encode(news)));
+  CHECK_FALSE(decode_rank_report(encode(news)));
   JobStart start = some_start();
   start.placement.master_port = 65536;
   CHECK_FALSE(decode_start(encode(start)));
@@ -114,19 +115,19 @@ TEST_CASE("no bytes crash the readers") {
     for (int change = 0; change < 3; ++change) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }
-    (void)decode_rank_news(bytes);
+    (void)decode_rank_report(bytes);
     (void)decode_start(bytes);
     (void)decode_hello(bytes);
     (void)decode_abort(bytes);
-    (void)decode_decision(bytes);
+    (void)decode_result(bytes);
   }
 }
 
 // Launchers that talk while their ranks run: whose silence is a loss, and which messages count.
 constexpr SilenceLimits kLimits{.running = 100ms, .starting = 10s};
 
-NodeLink link_to(int node, int socket) {
-  NodeLink link;
+NodeConnection link_to(int node, int socket) {
+  NodeConnection link;
   link.node = node;
   link.stream.socket = dtrain::base::Descriptor(socket);
   return link;
@@ -134,14 +135,14 @@ NodeLink link_to(int node, int socket) {
 
 /// Node 0's and node 1's.
 struct Pair {
-  std::unique_ptr<Channel> host;
-  std::unique_ptr<Channel> guest;
+  std::unique_ptr<NodeConnections> host;
+  std::unique_ptr<NodeConnections> guest;
 };
 
-std::unique_ptr<Channel> channel_of(int own_node, int other_node, int socket) {
-  std::vector<NodeLink> links;
+std::unique_ptr<NodeConnections> channel_of(int own_node, int other_node, int socket) {
+  std::vector<NodeConnection> links;
   links.push_back(link_to(other_node, socket));
-  return std::make_unique<Channel>(own_node, std::move(links), kLimits);
+  return std::make_unique<NodeConnections>(own_node, std::move(links), kLimits);
 }
 
 Pair two_channels() {
@@ -151,7 +152,7 @@ Pair two_channels() {
 }
 
 /// What the channel takes while the other one is silent for longer than its heartbeats may be.
-std::vector<NodeEvent> taken_after_silence(Channel& channel) {
+std::vector<NodeEvent> taken_after_silence(NodeConnections& channel) {
   (void)channel.take();
   std::this_thread::sleep_for(250ms);
   return channel.take();

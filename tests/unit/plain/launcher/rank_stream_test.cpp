@@ -45,7 +45,7 @@ TEST_CASE("all that a full pipe holds is taken at the end") {
   }
   INFO("a pipe of " << size << " bytes");
   RankStream stream(std::move(pipe.reader), hidden_error());
-  stream.read_what_is_there(console);
+  stream.drain(console);
   CHECK(::write(pipe.writer.get(), "last\n", 5) == 5);
   stream.finish(console);
   CHECK(stream.last_lines().back() == "last");

@@ -14,55 +14,55 @@ namespace {
 using Catch::Contains;
 using dtrain::base::ErrorKind;
 using dtrain::testing::Names;
-using launcher::AttemptEnd;
+using launcher::AttemptResult;
 using launcher::History;
 using launcher::RestartPolicy;
 using Seconds = std::chrono::duration<double>;
 using launcher::StepClock;
 using std::chrono::milliseconds;
 
-AttemptEnd failure(int status = 7) {
-  AttemptEnd end;
+AttemptResult failure(int status = 7) {
+  AttemptResult end;
   end.status = status;
   end.has_failed = true;
   return end;
 }
 
-AttemptEnd failure_after(std::int64_t committed, const std::string& run = "run") {
-  AttemptEnd end = failure();
+AttemptResult failure_after(std::int64_t committed, const std::string& run = "run") {
+  AttemptResult end = failure();
   end.is_reporting = true;
   end.checkpoint.step = committed;
   end.committed_steps.set(run, committed);
   return end;
 }
 
-double wait_after(RestartPolicy& policy, const AttemptEnd& end) {
-  const auto decision = policy.after(end);
+double wait_after(RestartPolicy& policy, const AttemptResult& end) {
+  const auto decision = policy.decide(end);
   REQUIRE(decision.restarts);
   return decision.wait.count();
 }
 
 TEST_CASE("A job is started again as often as was asked for, and no more") {
   RestartPolicy policy({.max_restarts = 2});
-  CHECK(policy.after(failure()).restarts);
-  CHECK(policy.after(failure()).restarts);
+  CHECK(policy.decide(failure()).restarts);
+  CHECK(policy.decide(failure()).restarts);
   CHECK(policy.restarts() == 2);
-  const auto decision = policy.after(failure());
+  const auto decision = policy.decide(failure());
   CHECK_FALSE(decision.restarts);
   CHECK_THAT(decision.why_not, Names("2 restarts"));
 }
 
 TEST_CASE("Without --max-restarts nothing is started again, and nothing is said of it") {
-  const auto decision = RestartPolicy({}).after(failure());
+  const auto decision = RestartPolicy({}).decide(failure());
   CHECK_FALSE(decision.restarts);
   CHECK(decision.why_not.empty());
 }
 
 TEST_CASE("A job that did not fail is over, whatever its status") {
   for (const int status : {0, static_cast<int>(ErrorKind::interrupted), 143}) {
-    AttemptEnd end;
+    AttemptResult end;
     end.status = status;
-    const auto decision = RestartPolicy({.max_restarts = 3}).after(end);
+    const auto decision = RestartPolicy({.max_restarts = 3}).decide(end);
     CHECK_FALSE(decision.restarts);
     CHECK(decision.why_not.empty());
   }
@@ -70,26 +70,27 @@ TEST_CASE("A job that did not fail is over, whatever its status") {
 
 TEST_CASE("Errors that would come again are not tried again") {
   for (const auto kind : {ErrorKind::usage, ErrorKind::data, ErrorKind::spawn}) {
-    const auto decision = RestartPolicy({.max_restarts = 3}).after(failure(static_cast<int>(kind)));
+    const auto decision =
+        RestartPolicy({.max_restarts = 3}).decide(failure(static_cast<int>(kind)));
     CHECK_FALSE(decision.restarts);
     CHECK_THAT(decision.why_not, Contains("cannot fix"));
   }
   for (const int status : {1, 4, 5, 6, 7, 8, 11, 13, 70, 128 + SIGKILL}) {
-    CHECK(RestartPolicy({.max_restarts = 3}).after(failure(status)).restarts);
+    CHECK(RestartPolicy({.max_restarts = 3}).decide(failure(status)).restarts);
   }
 }
 
 TEST_CASE("A job that was asked to stop is not started again, even if it failed") {
-  AttemptEnd end = failure();
+  AttemptResult end = failure();
   end.request = SIGTERM;
-  const auto decision = RestartPolicy({.max_restarts = 3}).after(end);
+  const auto decision = RestartPolicy({.max_restarts = 3}).decide(end);
   CHECK_FALSE(decision.restarts);
   CHECK_THAT(decision.why_not, Names("SIGTERM"));
 }
 
 TEST_CASE("A signal during the wait takes the restart back") {
   RestartPolicy policy({.max_restarts = 3});
-  CHECK(policy.after(failure()).restarts);
+  CHECK(policy.decide(failure()).restarts);
   const auto decision = policy.stopped_by(SIGINT);
   CHECK_FALSE(decision.restarts);
   CHECK_THAT(decision.why_not, Names("SIGINT"));
@@ -98,70 +99,70 @@ TEST_CASE("A signal during the wait takes the restart back") {
 
 TEST_CASE("A job that a request keeps from its restart is interrupted if it has a checkpoint") {
   RestartPolicy policy({.max_restarts = 3});
-  CHECK(policy.after(failure_after(40)).restarts);
+  CHECK(policy.decide(failure_after(40)).restarts);
   CHECK(policy.stopped_by(SIGUSR1).interrupted_by == SIGUSR1);
   CHECK(policy.stopped_by(SIGQUIT).interrupted_by == 0);
-  AttemptEnd end = failure();
+  AttemptResult end = failure();
   end.request = SIGTERM;
-  CHECK(policy.after(end).interrupted_by == SIGTERM);
-  CHECK(RestartPolicy({.max_restarts = 3}).after(end).interrupted_by == 0);
+  CHECK(policy.decide(end).interrupted_by == SIGTERM);
+  CHECK(RestartPolicy({.max_restarts = 3}).decide(end).interrupted_by == 0);
   end.status = static_cast<int>(ErrorKind::usage);
-  CHECK(policy.after(end).interrupted_by == 0);
+  CHECK(policy.decide(end).interrupted_by == 0);
 }
 
 TEST_CASE("A process that cannot be killed keeps the job from being started beside it") {
-  AttemptEnd end = failure();
+  AttemptResult end = failure();
   end.is_left_behind = true;
-  CHECK_FALSE(RestartPolicy({.max_restarts = 3}).after(end).restarts);
+  CHECK_FALSE(RestartPolicy({.max_restarts = 3}).decide(end).restarts);
 }
 
 TEST_CASE("Three restarts in a row without a newer checkpoint are enough") {
   RestartPolicy policy({.max_restarts = 100});
-  for (int restart = 0; restart < 3; ++restart) CHECK(policy.after(failure_after(40)).restarts);
-  const auto decision = policy.after(failure_after(40));
+  for (int restart = 0; restart < 3; ++restart) CHECK(policy.decide(failure_after(40)).restarts);
+  const auto decision = policy.decide(failure_after(40));
   CHECK_FALSE(decision.restarts);
   CHECK_THAT(decision.why_not, Names("3 restarts", "checkpoint"));
 }
 
 TEST_CASE("Attempts that storage errors have ended do not count as without progress") {
-  AttemptEnd away = failure_after(40);
+  AttemptResult away = failure_after(40);
   away.status = static_cast<int>(ErrorKind::checkpoint);
   RestartPolicy policy({.max_restarts = 12, .backoff = std::chrono::duration<double>(1)});
   for (const double wait : {1, 2, 4, 8, 16, 32, 60}) CHECK(wait_after(policy, away) == wait);
-  for (int restart = 0; restart < 3; ++restart) CHECK(policy.after(failure_after(40)).restarts);
-  CHECK_FALSE(policy.after(failure_after(40)).restarts);
-  for (int restart = 0; restart < 2; ++restart) CHECK(policy.after(away).restarts);
-  CHECK_THAT(policy.after(away).why_not, Names("12 restarts"));
+  for (int restart = 0; restart < 3; ++restart) CHECK(policy.decide(failure_after(40)).restarts);
+  CHECK_FALSE(policy.decide(failure_after(40)).restarts);
+  for (int restart = 0; restart < 2; ++restart) CHECK(policy.decide(away).restarts);
+  CHECK_THAT(policy.decide(away).why_not, Names("12 restarts"));
 }
 
 TEST_CASE("A newer checkpoint, not an older one, gives new patience") {
   RestartPolicy policy({.max_restarts = 100});
-  CHECK(policy.after(failure_after(40)).restarts);
-  CHECK(policy.after(failure_after(30)).restarts);
-  CHECK(policy.after(failure_after(-1)).restarts);
-  CHECK(policy.after(failure_after(41)).restarts);
+  CHECK(policy.decide(failure_after(40)).restarts);
+  CHECK(policy.decide(failure_after(30)).restarts);
+  CHECK(policy.decide(failure_after(-1)).restarts);
+  CHECK(policy.decide(failure_after(41)).restarts);
   CHECK(policy.committed() == 41);
-  for (int restart = 0; restart < 2; ++restart) CHECK(policy.after(failure_after(41)).restarts);
-  CHECK_FALSE(policy.after(failure_after(41)).restarts);
+  for (int restart = 0; restart < 2; ++restart) CHECK(policy.decide(failure_after(41)).restarts);
+  CHECK_FALSE(policy.decide(failure_after(41)).restarts);
 }
 
 TEST_CASE("A newer checkpoint of any run is progress") {
   RestartPolicy policy({.max_restarts = 100});
-  CHECK(policy.after(failure_after(100, "first")).restarts);
+  CHECK(policy.decide(failure_after(100, "first")).restarts);
   for (const std::int64_t step : {10, 20, 30, 40, 50}) {
-    CHECK(policy.after(failure_after(step, "second")).restarts);
+    CHECK(policy.decide(failure_after(step, "second")).restarts);
   }
   CHECK(policy.committed() == 50);
   CHECK(policy.committed_steps().text() == "first=100 second=50");
-  CHECK(policy.after(failure_after(50, "second")).restarts);
-  CHECK(policy.after(failure_after(40, "first")).restarts);
+  CHECK(policy.decide(failure_after(50, "second")).restarts);
+  CHECK(policy.decide(failure_after(40, "first")).restarts);
   CHECK(policy.committed_steps().text() == "first=40 second=50");
-  CHECK_FALSE(policy.after(failure_after(45, "first")).restarts);
+  CHECK_FALSE(policy.decide(failure_after(45, "first")).restarts);
 }
 
 TEST_CASE("A program that reports nothing has its whole budget") {
   RestartPolicy policy({.max_restarts = 20});
-  for (int restart = 0; restart < 20; ++restart) CHECK(policy.after(failure()).restarts);
+  for (int restart = 0; restart < 20; ++restart) CHECK(policy.decide(failure()).restarts);
 }
 
 TEST_CASE("The wait doubles without progress, to a minute, and begins anew with it") {
@@ -179,8 +180,8 @@ TEST_CASE("A longer back-off than a minute stays as it was given") {
   CHECK(wait_after(policy, failure()) == 90);
 }
 
-AttemptEnd failed_attempt() {
-  AttemptEnd end;
+AttemptResult failed_attempt() {
+  AttemptResult end;
   end.status = 7;
   end.has_failed = true;
   end.how = "rank 1 failed";
@@ -193,13 +194,13 @@ AttemptEnd failed_attempt() {
 
 TEST_CASE("A restart's line tells which, of how many, when, why and from where") {
   launcher::RestartPolicy policy({.max_restarts = 3});
-  const auto decision = policy.after(failed_attempt());
+  const auto decision = policy.decide(failed_attempt());
   CHECK_THAT(launcher::restart_line(failed_attempt(), decision, policy, 3),
              Names("restart 1 of 3", "1.0 s", "rank 1 failed", "step 57", "step 50"));
 }
 
 TEST_CASE("The history has a line for each attempt, and what was measured") {
-  AttemptEnd last;
+  AttemptResult last;
   last.how = "ended well";
   last.step = 100;
   last.duration = Seconds(20);
@@ -214,11 +215,11 @@ TEST_CASE("The history has a line for each attempt, and what was measured") {
 }
 
 TEST_CASE("The newest checkpoint is that of the last attempt that had one") {
-  AttemptEnd old = failed_attempt();
+  AttemptResult old = failed_attempt();
   old.checkpoint = {.step = 100, .resume_advice = "old", .requeue_file = "/old/REQUEUE"};
-  AttemptEnd last = failed_attempt();
+  AttemptResult last = failed_attempt();
   last.checkpoint = {.step = 5, .resume_advice = {}, .requeue_file = "/last/REQUEUE"};
-  const AttemptEnd without{};
+  const AttemptResult without{};
   const auto found = launcher::newest_checkpoint({{old, last, without}, Seconds(1), Seconds(2)});
   CHECK(found.step == 5);
   CHECK(found.resume_advice.empty());
@@ -231,7 +232,7 @@ TEST_CASE("A job of one attempt has no history") {
 }
 
 TEST_CASE("Nothing is said of measures that were not taken") {
-  AttemptEnd silent = failed_attempt();
+  AttemptResult silent = failed_attempt();
   silent.step = silent.checkpoint.step = -1;
   const auto lines = launcher::history_lines({{silent, silent}, Seconds(0), Seconds(2)});
   REQUIRE(lines.size() == 3);
@@ -239,7 +240,7 @@ TEST_CASE("Nothing is said of measures that were not taken") {
 }
 
 TEST_CASE("Of many attempts the last are shown") {
-  const History history{std::vector<AttemptEnd>(61, failed_attempt()), Seconds(1), Seconds(2)};
+  const History history{std::vector<AttemptResult>(61, failed_attempt()), Seconds(1), Seconds(2)};
   const auto lines = launcher::history_lines(history);
   CHECK(lines[0] == "61 attempts, the last 20:");
   CHECK_THAT(lines[1], Contains("attempt 41:"));

@@ -1,10 +1,11 @@
+#include "launcher/judge/verdict.h"
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
 #include <vector>
 
 #include "launcher/judge/stragglers.h"
-#include "launcher/output/report.h"
 #include "support/launcher_ranks.h"
 #include "support/messages.h"
 
@@ -34,7 +35,7 @@ std::vector<Rank> ranks_with(int failed, RankEnd end) {
 TEST_CASE("the line names rank, host and node") {
   auto ranks = ranks_with(3, RankEnd{.time_ns = 1'000'000, .by_signal = false, .code = 7});
   ranks[3].step = 5;
-  ranks[3].error.recall({"one", "two"});
+  ranks[3].error.set_last_lines({"one", "two"});
   Verdict verdict;
   verdict.culprit = 3;
   verdict.failed_ns = 1'000'000;
@@ -79,10 +80,10 @@ TEST_CASE("what node 0 decided counts for the others") {
   const auto ranks = ranks_with(-1, {});
   Verdict verdict;
   verdict.stop_signal = 15;
-  verdict.decided = Decision{.status = 9, .failed = false, .line = ""};
+  verdict.result = JobResult{.status = 9, .failed = false, .line = ""};
   CHECK(status_of(verdict, ranks) == 9);
   CHECK(last_line(verdict, ranks, two_nodes()).empty());
-  verdict.decided = Decision{.status = 7, .failed = true, .line = "failed: rank 0"};
+  verdict.result = JobResult{.status = 7, .failed = true, .line = "failed: rank 0"};
   CHECK(verdict.failed());
   CHECK(last_line(verdict, ranks, two_nodes()) == "failed: rank 0");
 }
@@ -106,7 +107,7 @@ class Job {
         ranks_[rank].waited_us += waits_us[rank];
       }
       ++step_;
-      const std::string line = stragglers_.look(ranks_, now_);
+      const std::string line = stragglers_.sample(ranks_, now_);
       if (said.empty()) said = line;
     }
     return said;

@@ -1,4 +1,4 @@
-#include "launcher/nodes/meeting.h"
+#include "launcher/nodes/rendezvous.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -48,28 +48,28 @@ constexpr std::chrono::milliseconds kLongPause = 500ms;
 
 // How long an answer that ends the wait must stay the same before it counts. A program that held
 // node 0's port before node 0 came has gone by then.
-constexpr double kInsistence = 2;  // seconds
+constexpr double kRefusalConfirmation = 2;  // seconds
 
 /// This attempt came to nothing; a later one may succeed.
-struct TryAgain {
+struct RetryableError {
   std::string reason;
   bool is_final = false;  ///< it was an answer that ends the wait, if it stays the same
 };
 
-class MeetingGuest {
+class RendezvousClient {
  public:
-  MeetingGuest(Options& options, const std::string& token)
+  RendezvousClient(Options& options, const std::string& token)
       : options_(options),
         own_token_(token),
         where_(fmt::format("node 0 at {}:{}", options.master_addr, options.master_port)),
         waiting_(options) {}
 
-  Meeting run() {
+  Rendezvous run() {
     for (std::chrono::milliseconds pause = kShortPause;; pause = std::min(2 * pause, kLongPause)) {
       try {
-        return attend();
-      } catch (const TryAgain& again) {
-        weigh(again);
+        return join();
+      } catch (const RetryableError& again) {
+        consider(again);
       }
       check_time();
       std::this_thread::sleep_for(std::min(pause, waiting_.deadline().remaining()));
@@ -77,18 +77,18 @@ class MeetingGuest {
   }
 
  private:
-  Meeting attend() {
+  Rendezvous join() {
     std::string reason = "no address";
     socket_ = dtrain::net::connect_to(options_.master_addr, options_.master_port,
                                       Deadline(shortened(kConnectLimit)), reason);
-    if (!socket_) throw TryAgain{reason};
+    if (!socket_) throw RetryableError{reason};
     input_ = FrameBuffer();
-    introduce();
+    handshake();
     missing_ = "the other nodes";
     return wait_for_start();
   }
 
-  void introduce() {
+  void handshake() {
     using Cause = dtrain::net::HandshakeError::Cause;
     const dtrain::net::ClientOptions self{.greeting = kNodeGreeting,
                                           .secret = own_token_,
@@ -110,29 +110,30 @@ class MeetingGuest {
     } catch (const dtrain::net::HandshakeError& error) {
       const std::string what = error.what();
       if (error.cause() == Cause::timed_out) {
-        throw TryAgain{
-            "what accepts connections there does not answer: it is no dtrun, or a job that has "
+        throw RetryableError{
+            "the program that listens there does not respond: it is not a dtrun, or its job has "
             "begun"};
       }
       if (error.cause() == Cause::wrong_protocol) {
-        throw TryAgain{fmt::format(
-            "what answers there is no dtrun of this version, or a job that has begun: \"{}\"",
-            what)};
+        throw RetryableError{
+            fmt::format("the program that responds there is not a dtrun of this version, or its "
+                        "job has begun: \"{}\"",
+                        what)};
       }
       if (error.cause() == Cause::dropped) {
-        throw TryAgain{what + ": it may belong to another user, or be no dtrun"};
+        throw RetryableError{what + ": it may belong to another user, or be no dtrun"};
       }
-      throw TryAgain{.reason = what, .is_final = error.cause() == Cause::secret_mismatch};
+      throw RetryableError{.reason = what, .is_final = error.cause() == Cause::secret_mismatch};
     }
   }
 
   /// Nobody has proved that such an answer is node 0's: it counts when it is given for a while.
-  void weigh(const TryAgain& again) {
-    if (!again.is_final || again.reason != reason_) first_told_ = dtrain::base::Clock::now();
+  void consider(const RetryableError& again) {
+    if (!again.is_final || again.reason != reason_) reason_since_ = dtrain::base::Clock::now();
     reason_ = again.reason;
     if (!again.is_final) return;
     answer_ = reason_;
-    const bool insists = dtrain::base::seconds_since(first_told_) >= kInsistence;
+    const bool insists = dtrain::base::seconds_since(reason_since_) >= kRefusalConfirmation;
     if (insists) fail(ErrorKind::usage, "{}", answer_);
   }
 
@@ -160,26 +161,27 @@ class MeetingGuest {
                               dtrain::base::printable(text));
   }
 
-  Meeting wait_for_start() {
+  Rendezvous wait_for_start() {
     auto heard = dtrain::base::Clock::now();
     while (true) {
       while (auto message = input_.take_message()) {
-        if (auto meeting = handle(*message)) return *std::move(meeting);
+        if (auto rendezvous = handle(*message)) return *std::move(rendezvous);
       }
       check_time();
       const Deadline soon(shortened(500ms));
       int error = 0;
       const Transfer transfer = dtrain::net::receive_some(socket_, input_, soon, error);
       if (transfer == Transfer::done) heard = dtrain::base::Clock::now();
-      const bool is_silent = dtrain::base::Clock::now() - heard > meeting_silence_limit(options_);
+      const bool is_silent =
+          dtrain::base::Clock::now() - heard > rendezvous_silence_limit(options_);
       if (transfer == Transfer::closed || input_.is_broken() || is_silent) {
         missing_.clear();
-        throw TryAgain{is_silent ? "nothing is heard of it any more" : "its dtrun has left"};
+        throw RetryableError{is_silent ? "it has stopped responding" : "its dtrun has exited"};
       }
     }
   }
 
-  std::optional<Meeting> handle(const std::string& message) {
+  std::optional<Rendezvous> handle(const std::string& message) {
     const auto envelope = decode_envelope(message);
     if (!envelope) return std::nullopt;
     const std::string& body = envelope->body;
@@ -198,15 +200,15 @@ class MeetingGuest {
     options_.stop_grace = std::chrono::duration<double>(start->stop_grace);
     options_.heartbeat_timeout = std::chrono::duration<double>(start->heartbeat_timeout);
     options_.max_restarts = start->max_restarts;
-    Meeting meeting;
-    meeting.token = token_;
-    meeting.placement = start->placement;
-    meeting.placement.store_port = options_.master_port;
-    std::vector<NodeLink> links;
+    Rendezvous rendezvous;
+    rendezvous.token = token_;
+    rendezvous.placement = start->placement;
+    rendezvous.placement.store_port = options_.master_port;
+    std::vector<NodeConnection> links;
     links.push_back({0, {.socket = std::move(socket_), .input = std::move(input_)}});
-    meeting.channel =
-        std::make_shared<Channel>(options_.node_rank, std::move(links), silence_limits(options_));
-    return meeting;
+    rendezvous.connections = std::make_shared<NodeConnections>(options_.node_rank, std::move(links),
+                                                               silence_limits(options_));
+    return rendezvous;
   }
 
   Options& options_;
@@ -214,7 +216,7 @@ class MeetingGuest {
   std::string token_;  // own_token_, or what munge has shown
   std::string where_;
   WaitingLines waiting_;
-  dtrain::base::Clock::time_point first_told_{};  // of reason_
+  dtrain::base::Clock::time_point reason_since_{};  // of reason_
   std::string reason_;
   std::string answer_;   // the last one that would have been final
   std::string missing_;  // as node 0 told; empty: it is itself missing
@@ -224,17 +226,17 @@ class MeetingGuest {
 
 }  // namespace
 
-Meeting meet(Options& options, const std::string& token, const std::string& run_id,
-             dtrain::base::Descriptor listener) {
-  Meeting meeting = options.node_rank == 0
-                        ? host_meeting(options, token, run_id, std::move(listener))
-                        : MeetingGuest(options, token).run();
-  Placement& placement = meeting.placement;
+Rendezvous join_rendezvous(Options& options, const std::string& token, const std::string& run_id,
+                           dtrain::base::Descriptor listener) {
+  Rendezvous rendezvous = options.node_rank == 0
+                              ? host_rendezvous(options, token, run_id, std::move(listener))
+                              : RendezvousClient(options, token).run();
+  Placement& placement = rendezvous.placement;
   placement.node_rank = options.node_rank;
-  if (!meeting.token.empty()) {
-    placement.rank_token = rank_token_of(meeting.token, placement.run_id);
+  if (!rendezvous.token.empty()) {
+    placement.rank_token = rank_token_of(rendezvous.token, placement.run_id);
   }
-  return meeting;
+  return rendezvous;
 }
 
 std::string rank_token_of(const std::string& token, const std::string& run_id) {
@@ -251,7 +253,7 @@ SilenceLimits silence_limits(const Options& options) {
           .starting = std::max(options.heartbeat_timeout, options.rdzv_timeout)};
 }
 
-std::chrono::milliseconds meeting_silence_limit(const Options& options) {
+std::chrono::milliseconds rendezvous_silence_limit(const Options& options) {
   constexpr std::chrono::duration<double> kLeast{5.0};
   return std::chrono::duration_cast<std::chrono::milliseconds>(
       std::max(kLeast, options.heartbeat_timeout));

@@ -1,4 +1,4 @@
-#include "launcher/local/guard.h"
+#include "launcher/local/watchdog.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,18 +26,18 @@
 namespace launcher {
 namespace {
 
-constexpr std::array kGuardedSignals = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
-                                        SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
+constexpr std::array kForwardedSignals = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                          SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
 constexpr std::chrono::milliseconds kSupervisedKillLimit{1000};
 // The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 // After --heartbeat-timeout the other nodes need a moment to give up a supervisor that is stopped.
 constexpr std::chrono::milliseconds kGivenUpAfter{500};
 
-sigset_t guarded_signals() {
+sigset_t forwarded_signals() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int signal : kGuardedSignals) {
+  for (const int signal : kForwardedSignals) {
     const bool may_be_ignored = signal == SIGHUP || signal == SIGTSTP;  // nohup stays nohup
     if (!may_be_ignored || !dtrain::base::is_ignored(signal)) ::sigaddset(&set, signal);
   }
@@ -46,13 +46,13 @@ sigset_t guarded_signals() {
 }
 
 /// Ends the supervisor. A thread that hangs in the kernel, on a disk, keeps the process and its
-/// descriptors: so the guard learns the status first, and the ends of the standard streams are
+/// descriptors: so the watchdog learns the status first, and the ends of the standard streams are
 /// seen.
 [[noreturn]] void report_status_and_exit(int status, const dtrain::base::Descriptor& status_pipe,
-                                         pid_t guard) {
+                                         pid_t watchdog) {
   const auto byte = static_cast<unsigned char>(status);
   [[maybe_unused]] const auto written = ::write(status_pipe.get(), &byte, 1);
-  if (::getppid() == guard) ::kill(guard, SIGCHLD);
+  if (::getppid() == watchdog) ::kill(watchdog, SIGCHLD);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
   ::_exit(status);
 }
@@ -121,15 +121,15 @@ void pass_on(int signal, const dtrain::base::Descriptor& signals) {
 }
 
 /// Passes signals on until the child has ended, or has reported its status.
-int guard(pid_t child, const dtrain::base::Descriptor& signals,
-          const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
-          StopLimit stop_limit, const Options& options) {
+int watch_supervisor(pid_t child, const dtrain::base::Descriptor& signals,
+                     const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
+                     StopLimit stop_limit, const Options& options) {
   const std::string prefix = own_prefix(options);
   constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;
     pid_t ended = 0;
-    // As the first process of a container the guard gets orphans from all over it, too.
+    // As the first process of a container the watchdog gets orphans from all over it, too.
     do {
       ended = ::waitpid(-1, &status, WNOHANG);
     } while (ended > 0 && ended != child);
@@ -167,16 +167,16 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
 
 }  // namespace
 
-int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
-  GuardLink link{};
-  const sigset_t watched = guarded_signals();
+int run_under_watchdog(PreparedJob job, int (*supervise)(PreparedJob, WatchdogLink)) {
+  WatchdogLink link{};
+  const sigset_t watched = forwarded_signals();
   ::sigprocmask(SIG_BLOCK, &watched, &link.original_mask);
   ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would have the kernel reap our ranks
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGTTOU, SIG_IGN);  // the supervisor writes to the terminal from the background
   adopt_orphans();
   Pipe signals = make_pipe();
-  ::fcntl(signals.writer.get(), F_SETFL, O_NONBLOCK);  // the guard waits for no supervisor
+  ::fcntl(signals.writer.get(), F_SETFL, O_NONBLOCK);  // the watchdog waits for no supervisor
   Pipe status = make_pipe();
   link.signals = std::move(signals.reader);
   const pid_t own = ::getpid();
@@ -193,12 +193,13 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   }
   job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
   job.store_listener.reset();
-  job.door = {};
+  job.rendezvous = {};
   link.signals.reset();
   std::chrono::duration<double> limit{0.0};
-  if (job.nodes) limit = job.options.heartbeat_timeout + kGivenUpAfter;
+  if (job.placement.has_several_nodes()) limit = job.options.heartbeat_timeout + kGivenUpAfter;
   job.nodes.reset();
-  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit), job.options);
+  return watch_supervisor(child, signals.writer, status.reader, watched, StopLimit(child, limit),
+                          job.options);
 }
 
 }  // namespace launcher

@@ -1,4 +1,4 @@
-#include "launcher/nodes/channel.h"
+#include "launcher/nodes/node_connections.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -41,7 +41,8 @@ Descriptor ticking(double pause) {
 
 }  // namespace
 
-Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits)
+NodeConnections::NodeConnections(int own_node, std::vector<NodeConnection> links,
+                                 SilenceLimits limits)
     : own_node_(own_node),
       limits_(limits),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
@@ -53,7 +54,7 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
   peers_.reserve(links.size());  // epoll knows their addresses
-  for (NodeLink& link : links) {
+  for (NodeConnection& link : links) {
     const int on = 1;
     ::setsockopt(link.stream.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     link.stream.input.allow(kMostNodeMessageBytes);
@@ -63,41 +64,42 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
   }
 }
 
-void Channel::watch(Peer& peer, bool add) const {
+void NodeConnections::watch(Peer& peer, bool add) const {
   epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
   if (!peer.stream.output.empty()) event.events |= EPOLLOUT;
   ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.stream.socket.get(), &event);
 }
 
-void Channel::begin_attempt(int attempt) {
+void NodeConnections::begin_attempt(int attempt) {
   attempt_ = attempt;
   for (Peer& peer : peers_) peer.heard = clock_.now();
 }
 
-void Channel::send(int node, NodeMessage kind, std::string_view body) {
+void NodeConnections::send(int node, NodeMessage kind, std::string_view body) {
   for (Peer& peer : peers_) {
     if (peer.node == node) post(peer, kind, body);
   }
 }
 
-void Channel::send_to_all(NodeMessage kind, std::string_view body) {
+void NodeConnections::send_to_all(NodeMessage kind, std::string_view body) {
   for (Peer& peer : peers_) post(peer, kind, body);
 }
 
-void Channel::post(Peer& peer, NodeMessage kind, std::string_view body) {
+void NodeConnections::post(Peer& peer, NodeMessage kind, std::string_view body) {
   if (!peer.stream.socket || peer.stream.output.size() > kMostWaiting) return;
   const bool waited = !peer.stream.output.empty();
   peer.stream.send(encode(kind, attempt_, body));
   if (waited || !peer.stream.output.empty()) watch(peer, false);
 }
 
-void Channel::write_to(Peer& peer) {
+void NodeConnections::write_to(Peer& peer) {
   if (peer.stream.output.empty()) return;
   peer.stream.flush();
   watch(peer, false);
 }
 
-std::vector<NodeEvent> Channel::take() {
+std::vector<NodeEvent> NodeConnections::take() {
+  if (!epoll_) return {};
   std::vector<NodeEvent> events = std::exchange(put_back_, {});
   // What has come is read before anybody is called silent: this process may have been stopped.
   if (std::exchange(has_taken_, true)) {
@@ -106,7 +108,7 @@ std::vector<NodeEvent> Channel::take() {
     take_from_all(events);
   }
   std::uint64_t ticks = 0;
-  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
+  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) check_heartbeats(events);
   std::erase_if(events, [this](const NodeEvent& event) {
     return !event.loss && event.attempt < attempt_ && event.kind != NodeMessage::stop;
   });
@@ -114,14 +116,14 @@ std::vector<NodeEvent> Channel::take() {
 }
 
 // The first messages may have come with the links.
-void Channel::take_from_all(std::vector<NodeEvent>& events) {
+void NodeConnections::take_from_all(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
     if (peer.stream.socket) read_from(peer, events);
     if (peer.stream.socket) write_to(peer);
   }
 }
 
-void Channel::take_from_ready(std::vector<NodeEvent>& events) {
+void NodeConnections::take_from_ready(std::vector<NodeEvent>& events) {
   std::vector<epoll_event> ready(peers_.size() + 1);  // the timer's, too
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   for (int i = 0; i < count; ++i) {
@@ -132,7 +134,7 @@ void Channel::take_from_ready(std::vector<NodeEvent>& events) {
   }
 }
 
-void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
+void NodeConnections::read_from(Peer& peer, std::vector<NodeEvent>& events) {
   constexpr int kMaxReads = 16;
   for (int reads = 0; reads < kMaxReads; ++reads) {
     const auto transfer = peer.stream.receive();
@@ -147,7 +149,7 @@ void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
   }
 }
 
-void Channel::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events) {
+void NodeConnections::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events) {
   if (message.kind == NodeMessage::begun) peer.begun = std::max(peer.begun, message.attempt);
   if (message.kind == NodeMessage::ping) return post(peer, NodeMessage::pong, {});
   if (message.kind == NodeMessage::pong) return;  // that something came is all it says
@@ -158,19 +160,19 @@ void Channel::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& e
                              .body = std::move(message.body)});
 }
 
-void Channel::beat(std::vector<NodeEvent>& events) {
+void NodeConnections::check_heartbeats(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
     if (!peer.stream.socket) continue;
     const bool runs = peer.begun >= attempt_;
     if (clock_.now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
-      lose(peer, runs ? NodeLoss::silent : NodeLoss::never_began, events);
+      lose(peer, runs ? NodeLoss::silent : NodeLoss::never_started, events);
     } else if (own_node_ == 0) {
       post(peer, NodeMessage::ping, {});
     }
   }
 }
 
-void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
+void NodeConnections::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
   // What waits for a silent machine must not keep the port after this process.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   if (loss != NodeLoss::closed) {
@@ -182,12 +184,12 @@ void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
       NodeEvent{.node = peer.node, .loss = loss, .kind = {}, .attempt = attempt_, .body = {}});
 }
 
-bool Channel::has_peers() const {
+bool NodeConnections::has_peers() const {
   return std::any_of(peers_.begin(), peers_.end(),
                      [](const Peer& peer) { return static_cast<bool>(peer.stream.socket); });
 }
 
-void Channel::wait_for_closing() {
+void NodeConnections::wait_for_closing() {
   const dtrain::base::Deadline limit(kClosingLimit);
   std::vector<NodeEvent> ignored;
   while (has_peers() && !limit.passed()) {

@@ -1,4 +1,4 @@
-// Node 0's part in the meeting of launchers.
+// Node 0's part in the rendezvous of launchers.
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,7 +17,7 @@
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
-#include "launcher/nodes/meeting.h"
+#include "launcher/nodes/rendezvous.h"
 
 namespace launcher {
 namespace {
@@ -29,7 +29,7 @@ using dtrain::base::ErrorKind;
 using dtrain::net::HandshakeServer;
 
 constexpr std::size_t kLeastStrangers = 64;
-constexpr auto kToldInterval = 2s;
+constexpr auto kReportInterval = 2s;
 constexpr auto kRefusalLimit = 500ms;
 
 /// Another launcher that has come.
@@ -46,9 +46,9 @@ void limit_silence(const Descriptor& socket, std::chrono::milliseconds limit) {
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
 }
 
-class MeetingHost {
+class RendezvousServer {
  public:
-  MeetingHost(const Options& options, std::string token, bool seals_token, Descriptor listener)
+  RendezvousServer(const Options& options, std::string token, bool seals_token, Descriptor listener)
       : options_(options),
         reception_([&] {
           HandshakeServer::Options own{
@@ -67,8 +67,8 @@ class MeetingHost {
     while (missing_count() > 0) {
       if (waiting_.deadline().passed()) fail_for_missing();
       serve();
-      waiting_.show(missing() + last_turned_away());
-      tell_guests();
+      waiting_.show(missing() + last_rejection());
+      report_missing();
     }
     std::ranges::sort(guests_, {}, [](const JoinedNode& guest) { return guest.hello.node_rank; });
     return std::move(guests_);
@@ -104,7 +104,7 @@ class MeetingHost {
   }
 
   /// " (a process of user 33 was turned away ...)"; empty: nobody was.
-  [[nodiscard]] std::string last_turned_away() const {
+  [[nodiscard]] std::string last_rejection() const {
     const std::string& why = reception_.last_rejection();
     return why.empty() ? "" : fmt::format(" ({}; {})", why, kNodeSecretAdvice);
   }
@@ -115,16 +115,16 @@ class MeetingHost {
                            "with the same --master-addr and --master-port",
                            missing(), options_.num_nodes,
                            dtrain::base::readable_time(options_.rdzv_timeout.count()),
-                           last_turned_away()));
+                           last_rejection()));
   }
 
-  void tell_guests() {
-    if (Clock::now() < next_told_) return;
-    next_told_ = Clock::now() + kToldInterval;
+  void report_missing() {
+    if (Clock::now() < next_report_) return;
+    next_report_ = Clock::now() + kReportInterval;
     for (JoinedNode& guest : guests_) guest.stream.send(encode(NodeMessage::waiting, 0, missing()));
   }
 
-  /// Ends the meeting for everybody who has come.
+  /// Ends the rendezvous for everybody who has come.
   [[noreturn]] void refuse_all(ErrorKind kind, const std::string& text) {
     const std::string body =
         dtrain::net::MessageWriter().number(static_cast<std::uint64_t>(kind)).text(text).bytes();
@@ -147,7 +147,7 @@ class MeetingHost {
       if (polled[index].revents != 0) read_from(guests_[index - first]);
     }
     for (HandshakeServer::Client& guest : reception_.serve(std::span(polled).first(first))) {
-      hear(std::move(guest));
+      admit(std::move(guest));
     }
     for (JoinedNode& guest : guests_) guest.stream.flush();
     std::erase_if(guests_, [](const JoinedNode& guest) { return guest.is_over; });
@@ -160,7 +160,7 @@ class MeetingHost {
                     guest.stream.input.bytes().size() > kMostNodeMessageBytes;
   }
 
-  void hear(HandshakeServer::Client guest) {
+  void admit(HandshakeServer::Client guest) {
     const auto hello = decode_hello(guest.transcript.hello);
     if (!hello) return;
     const std::string contradiction = contradiction_of(*hello);
@@ -172,7 +172,7 @@ class MeetingHost {
     }
     reception_.answer(guest, {.status = dtrain::net::ReplyStatus::accepted});
     guest.stream.input.allow(kMostNodeMessageBytes);
-    limit_silence(guest.stream.socket, meeting_silence_limit(options_));
+    limit_silence(guest.stream.socket, rendezvous_silence_limit(options_));
     guests_.push_back({.stream = std::move(guest.stream), .hello = *hello});
   }
 
@@ -203,7 +203,7 @@ class MeetingHost {
   const Options& options_;
   HandshakeServer reception_;
   WaitingLines waiting_;
-  Clock::time_point next_told_{};
+  Clock::time_point next_report_{};
   std::vector<JoinedNode> guests_;
 };
 
@@ -230,45 +230,46 @@ Placement placement_of(const Options& options, const std::vector<JoinedNode>& gu
 
 }  // namespace
 
-Meeting host_meeting(const Options& options, const std::string& token, const std::string& run_id,
-                     Descriptor listener) {
-  Meeting meeting;
-  meeting.token = token;
+Rendezvous host_rendezvous(const Options& options, const std::string& token,
+                           const std::string& run_id, Descriptor listener) {
+  Rendezvous rendezvous;
+  rendezvous.token = token;
   const bool is_emulated = static_cast<bool>(listener);
   if (!is_emulated) {
     NodeListener own = listen_for_nodes(options.master_addr, options.master_port);
     listener = std::move(own.socket);
-    meeting.store_claim = std::move(own.claim);
+    rendezvous.store_claim = std::move(own.claim);
   }
-  if (token.empty() && !is_emulated) meeting.token = dtrain::net::new_munge_secret();
-  const bool seals_token = token.empty() && !meeting.token.empty();
-  MeetingHost host(options, meeting.token, seals_token, std::move(listener));
+  if (token.empty() && !is_emulated) rendezvous.token = dtrain::net::new_munge_secret();
+  const bool seals_token = token.empty() && !rendezvous.token.empty();
+  RendezvousServer host(options, rendezvous.token, seals_token, std::move(listener));
   std::vector<JoinedNode> guests = host.wait_for_all();
-  meeting.store_listener = host.take_listener();
+  rendezvous.store_listener = host.take_listener();
 
-  Placement& placement = meeting.placement;
+  Placement& placement = rendezvous.placement;
   placement = placement_of(options, guests);
   placement.run_id = run_id;
   placement.master_addr = reached_address(guests);
-  meeting.port = reserve_port(placement.master_addr, 0);
-  placement.master_port = meeting.port.port;
+  rendezvous.port = reserve_port(placement.master_addr, 0);
+  placement.master_port = rendezvous.port.port;
   placement.store_port = options.master_port;
-  if (meeting.token.empty())
+  if (rendezvous.token.empty())
     placement.rank_token = rank_token_of(dtrain::net::new_challenge(), run_id);
 
-  std::vector<NodeLink> links;
+  std::vector<NodeConnection> links;
   for (JoinedNode& guest : guests) {
     limit_silence(guest.stream.socket, 0ms);  // from here on heartbeats tell
     links.push_back({guest.hello.node_rank, std::move(guest.stream)});
   }
-  meeting.channel = std::make_shared<Channel>(0, std::move(links), silence_limits(options));
-  meeting.channel->send_to_all(
+  rendezvous.connections =
+      std::make_shared<NodeConnections>(0, std::move(links), silence_limits(options));
+  rendezvous.connections->send_to_all(
       NodeMessage::start, encode(JobStart{.placement = placement,
                                           .abort_grace = options.abort_grace.count(),
                                           .stop_grace = options.stop_grace.count(),
                                           .heartbeat_timeout = options.heartbeat_timeout.count(),
                                           .max_restarts = options.max_restarts}));
-  return meeting;
+  return rendezvous;
 }
 
 }  // namespace launcher

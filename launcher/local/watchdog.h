@@ -1,0 +1,29 @@
+// The watchdog: the process that the user starts and signals, and that watches the supervisor.
+#pragma once
+
+#include <signal.h>
+
+#include "dtrain/base/io/descriptor.h"
+#include "launcher/job.h"
+
+namespace launcher {
+
+/// The supervising process's connection to its watchdog.
+struct WatchdogLink {
+  dtrain::base::Descriptor
+      signals;  // one byte for each signal the watchdog got; end of file: the watchdog is dead
+  sigset_t original_mask;  // signal mask that dtrun was started with, for the ranks
+};
+
+/// Runs `supervise(job, link)` in a child process and returns its exit status.
+///
+/// dtrun is two processes, each watching the other: whichever is killed, even by SIGKILL, the other
+/// ends everything below it. The user sees the watchdog, which only forwards signals and waits. The
+/// supervising child has a process group of its own, so that a Ctrl-C reaches it once, through the
+/// watchdog. A child that hangs in the kernel after `supervise` has returned, because one of its
+/// threads waits for a disk, is left behind after 1 s.
+///
+/// Throws: Error{spawn} when no process can be made.
+[[nodiscard]] int run_under_watchdog(PreparedJob job, int (*supervise)(PreparedJob, WatchdogLink));
+
+}  // namespace launcher

@@ -1,0 +1,112 @@
+// The connections between the launchers of a job while its ranks run.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/io/descriptor.h"
+#include "dtrain/net/message.h"
+#include "launcher/clocks.h"
+#include "launcher/nodes/messages.h"
+#include "launcher/nodes/placement.h"
+
+namespace launcher {
+
+/// An established connection to another, authenticated launcher.
+struct NodeConnection {
+  int node = 0;
+  dtrain::net::FramedStream stream;
+};
+
+/// Why a launcher counts as lost: it closed its connection (closed), or exceeded its silence limit
+/// while its ranks ran (silent) or before they ran (never_started).
+enum class NodeLoss { closed, silent, never_started };
+
+/// How long another launcher may send nothing.
+struct SilenceLimits {
+  std::chrono::duration<double> running{10.0};
+  /// While it starts its ranks: it reads nothing then, and many programs take long to load.
+  std::chrono::duration<double> starting{600.0};
+};
+
+/// A message of another launcher, or its loss.
+struct NodeEvent {
+  int node = 0;
+  std::optional<NodeLoss> loss;  // the last event of that node; else a message:
+  NodeMessage kind = NodeMessage::ping;
+  int attempt = 0;
+  std::string body;
+};
+
+/// Carries messages between node 0 and each other node, in order, and detects lost nodes. Node 0
+/// sends heartbeats, which the others answer; either side counts as lost after a silence of the
+/// whole limit. Nothing blocks.
+///
+/// Threads: one.
+class NodeConnections {
+ public:
+  /// For a job of one node: no peers and no descriptors; sends nothing and takes nothing.
+  NodeConnections() = default;
+  /// Throws: Error{spawn} if the system gives no descriptors.
+  NodeConnections(int own_node, std::vector<NodeConnection> links, SilenceLimits limits);
+
+  /// Readable when take() has something to do; -1: a job of one node.
+  [[nodiscard]] int fd() const { return epoll_.get(); }
+  [[nodiscard]] const SilenceLimits& limits() const { return limits_; }
+
+  /// From now on messages belong to this attempt, whose ranks are about to be started.
+  void begin_attempt(int attempt);
+
+  /// Queues a message. No-op if the node is lost.
+  void send(int node, NodeMessage kind, std::string_view body);
+  /// Queues a message to every node that this one is connected with.
+  void send_to_all(NodeMessage kind, std::string_view body);
+
+  /// Returns what was received, and sends what could not be sent before. Drops messages of an
+  /// earlier attempt, except requests to stop: these count however late they arrive.
+  [[nodiscard]] std::vector<NodeEvent> take();
+  /// Returns events that the caller does not handle; the next take() begins with them.
+  void put_back(std::vector<NodeEvent> events) { put_back_ = std::move(events); }
+  /// Returns whether any other launcher is still connected.
+  [[nodiscard]] bool has_peers() const;
+
+  /// Waits up to 100 ms until the others have closed their ends: closing first could discard the
+  /// last messages to them.
+  void wait_for_closing();
+
+ private:
+  struct Peer {
+    int node = 0;
+    dtrain::net::FramedStream stream;
+    ActiveClock::Time heard;
+    int begun = -1;  // the newest attempt whose ranks run there
+  };
+
+  void watch(Peer& peer, bool add) const;
+  void take_from_all(std::vector<NodeEvent>& events);
+  void take_from_ready(std::vector<NodeEvent>& events);
+  void post(Peer& peer, NodeMessage kind, std::string_view body);
+  void write_to(Peer& peer);
+  void read_from(Peer& peer, std::vector<NodeEvent>& events);
+  void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
+  void check_heartbeats(std::vector<NodeEvent>& events);
+  void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
+
+  int own_node_ = 0;
+  ActiveClock clock_;  // excludes the time for which this process is stopped
+  SilenceLimits limits_ = {};
+  int attempt_ = 0;
+  dtrain::base::Descriptor epoll_;
+  dtrain::base::Descriptor timer_;
+  std::vector<Peer> peers_;
+  std::vector<NodeEvent> put_back_;
+  bool has_taken_ = false;  // what was received during the handshakes
+};
+
+}  // namespace launcher
