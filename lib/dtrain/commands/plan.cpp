@@ -21,7 +21,7 @@ namespace {
 using metrics::format_bytes;
 using planner::RankedLayout;
 
-std::string row(std::size_t number, const Choice& choice) {
+std::string row(std::size_t number, const RankedLayout& choice) {
   const planner::Prediction& predicted = choice.prediction;
   const double seconds = predicted.seconds();
   return fmt::format("{:>3} {:>6} {:>10} {:>10} {:>7} {:>9} {:>6} {:>10}  {}\n", number,
@@ -90,7 +90,7 @@ std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
 }
 
 // The predicted duration of the run and, if the data is known, of one epoch.
-std::string duration_line(const config::Config& asked, const Choice& best,
+std::string duration_line(const config::Config& asked, const RankedLayout& best,
                           std::optional<std::int64_t> num_samples) {
   const config::Config& config = best.config;
   const auto time_of = [&](double steps) {

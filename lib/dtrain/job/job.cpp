@@ -170,7 +170,7 @@ std::shared_ptr<comm::World> on_device(const config::Config& config, const base:
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
       whole_model_(model::make_model(config.model, config.data.seq_len, {},
-                                     parallel::computation_of(config.machine))),
+                                     parallel::compute_options_of(config.machine))),
       plan_(plan_this_rank(config, *world_)),
       groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
               parallel::mesh_subgroups(config, plan_.options)),

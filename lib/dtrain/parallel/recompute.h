@@ -35,7 +35,7 @@ struct RecomputePlan {
 
 /// Recomputes the `count` layers nearest to the input, each as its own group. Their graphs would be
 /// freed last, so dropping them lowers the peak the most.
-[[nodiscard]] RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> layers,
+[[nodiscard]] RecomputePlan recompute_lowest_layers(std::span<const model::BlockRange> layers,
                                                     std::int64_t count);
 
 /// Recomputes all layers in groups of `size`; the last group of a chunk may be smaller.

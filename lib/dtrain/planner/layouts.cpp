@@ -27,7 +27,7 @@ struct DataSharding {
 
   // Flags of a job with data parallelism only.
   [[nodiscard]] Flags as_only_axis() const {
-    return joined(strategy_flag(config::strategy_with(axis)), options);
+    return joined(strategy_flag(config::strategy_for(axis)), options);
   }
   // Flags of a job with other axes.
   [[nodiscard]] Flags with_other_axes() const {

@@ -212,7 +212,7 @@ Prediction predict_stage(const config::Config& config, std::int64_t stage,
 // Throws: as parallel::rank_plan.
 Prediction predict(const config::Config& config, const Cluster& cluster, const Rates& rates) {
   const auto whole = model::make_model(config.model, config.data.seq_len, {},
-                                       parallel::computation_of(config.machine));
+                                       parallel::compute_options_of(config.machine));
   Prediction most;
   for (const std::int64_t stage : candidate_stages(config.layout.pp)) {
     const Prediction found = predict_stage(config, stage, *whole, cluster, rates);

@@ -152,7 +152,7 @@ std::string resume_flags(const config::Config& config, bool is_unnamed) {
 std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config,
                               base::NewFolders& made) {
   return comm::leader_text(world, "naming the run folder",
-                           [&] { return config::named_run_folder(config, made); });
+                           [&] { return config::create_run_folder(config, made); });
 }
 
 // Collective.

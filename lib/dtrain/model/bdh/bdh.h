@@ -12,7 +12,7 @@ namespace dtrain::model::bdh {
 
 /// The model's sizes; docs/guide/model.md explains the letters.
 struct BdhSizes {
-  std::int64_t levels = 0;   ///< L
+  std::int64_t layers = 0;   ///< L
   std::int64_t width = 0;    ///< D
   std::int64_t heads = 0;    ///< nh
   std::int64_t neurons = 0;  ///< N: neurons per head, even
@@ -35,7 +35,7 @@ struct LevelParameters {
 /// The index of each parameter in Model::parameters.
 struct BdhParameters {
   param::ParameterId embed;  ///< (V, D)
-  std::vector<LevelParameters> levels;
+  std::vector<LevelParameters> layers;
   param::ParameterId lm_head;  ///< (D, V)
 };
 

@@ -120,7 +120,7 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
   auto model = model::make_model(
       config.model, config.data.seq_len,
       {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
-      computation_of(config.machine));
+      compute_options_of(config.machine));
   StagePosition place{.shape = {.stages = sizes[Axis::pp],
                                 .microbatches = config.batch.grad_accum,
                                 .order = plan.pipeline.order},
@@ -188,7 +188,7 @@ Precision precision_of(const config::Config& config) {
           .scales_loss = config::needs_loss_scaling(machine)};
 }
 
-model::ComputeOptions computation_of(const config::MachineConfig& machine) {
+model::ComputeOptions compute_options_of(const config::MachineConfig& machine) {
   return {.kernels = machine.kernels,
           .attention = machine.attention,
           .recomputes_gates = machine.recompute.kind == config::RecomputeSetting::Kind::gates,

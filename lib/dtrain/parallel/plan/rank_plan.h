@@ -71,7 +71,7 @@ struct RankPlan {
 [[nodiscard]] Precision precision_of(const config::Config& config);
 
 /// Returns the kernel settings of blocks.
-[[nodiscard]] model::Computation computation_of(const config::MachineConfig& machine);
+[[nodiscard]] model::ComputeOptions compute_options_of(const config::MachineConfig& machine);
 
 /// Returns the order of additions in reductions.
 [[nodiscard]] comm::Reduction reduction_of(const config::MachineConfig& machine);

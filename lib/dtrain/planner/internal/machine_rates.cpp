@@ -71,7 +71,7 @@ config::Config single_rank(config::Config config) {
 
 std::unique_ptr<model::Model> whole_model(const config::Config& config) {
   return model::make_model(config.model, config.data.seq_len, {},
-                           parallel::computation_of(config.machine));
+                           parallel::compute_options_of(config.machine));
 }
 
 std::int64_t memory_of(const config::Config& config) {

@@ -115,7 +115,7 @@ void Profiler::end(std::int64_t step) {
   const auto lost =
       comm::gather_texts(context_.world, std::to_string(num_lost(*trace_, rank.groups)));
   print_table(metrics::part_times(trace_->spans()), {});
-  if (timeline_) tell(metrics::part_times(rank.device_spans), "on the device");
+  if (timeline_) print_table(metrics::part_times(rank.device_spans), "on the device");
   const auto parts = comm::gather_texts(context_.world, metrics::trace_events(rank));
   trace_.reset();
   timeline_.reset();

@@ -55,12 +55,12 @@ std::optional<NumericalFailure> UpdateGuard::end_step(std::int64_t step,
   if (result.is_finite() && train.spike_guard != config::SpikeGuard::off) {
     spikes_.note(result.loss.mean(), result.grad_norm);
     const std::string spike = describe_spike(result, limits_);
-    if (!spike.empty() || result.is_beyond) {
+    if (!spike.empty() || result.exceeds_limits) {
       warn(step, fmt::format("step {}: spike: {}{}", step, spike,
-                             result.is_beyond ? ": update skipped" : ""));
+                             result.exceeds_limits ? ": update skipped" : ""));
     }
   }
-  if (result.is_finite() && !result.is_beyond) {
+  if (result.is_finite() && !result.exceeds_limits) {
     skipped_in_a_row_ = 0;
     return std::nullopt;
   }
@@ -81,7 +81,7 @@ void UpdateGuard::warn(std::int64_t step, const std::string& message) {
 // A run with a loss scale begins with skipped updates, until the scale fits.
 std::string UpdateGuard::advice_on_skips(const parallel::StepResult& result) const {
   const std::string advice = advice_on_nonfinite(context_.engine);
-  if (result.is_beyond) return "raise --spike-threshold, or " + advice;
+  if (result.exceeds_limits) return "raise --spike-threshold, or " + advice;
   const optim::GradScaler* scaler = context_.engine.scaler();
   if (scaler == nullptr || !std::isfinite(result.loss.mean())) return advice;
   return fmt::format(

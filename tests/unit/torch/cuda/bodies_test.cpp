@@ -272,13 +272,13 @@ TEMPLATE_TEST_CASE("The kernel that adds the parts of ranks has the bits of the 
     CHECK(same_bits(found, expected));
   };
   check.template operator()<kFewLevels>();
-  check.template operator()<kMaxLayers>();
+  check.template operator()<kMaxLevels>();
 }
 
 TEST_CASE("A tree of the most ranks takes its last level") {
   const at::Tensor parts = at::ones({kMaxRanks, 1}, at::kLong);
   std::int64_t sum = 0;
-  run(TreeReduceBody<std::int64_t, false, kMaxLayers>{parts.const_data_ptr<std::int64_t>(), 1,
+  run(TreeReduceBody<std::int64_t, false, kMaxLevels>{parts.const_data_ptr<std::int64_t>(), 1,
                                                       kMaxRanks, &sum});
   CHECK(sum == kMaxRanks);
 }

@@ -96,7 +96,13 @@ TEST_CASE("AdamW equals the published rule per element, with decay where the spe
   // Five updates of about 20 roundings on both sides. The corrections are 1 minus a power of beta2,
   // 0.95, which amplifies its rounding error by up to 1 / 0.05.
   const double bound = testing::rounding_bound(at::kDouble, 2 * 5 * 20) / 0.05;
-  const config::TrainConfig train{.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .freeze = {}};
+  const config::TrainConfig train{.lr = {},
+                                  .beta1 = 0.8,
+                                  .beta2 = 0.95,
+                                  .eps = 1e-6,
+                                  .warmup_steps = {},
+                                  .min_lr = {},
+                                  .freeze = {}};
   AdamWRun run({.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3});
   const auto scalars = check_rule<ScalarAdamW>(
       run, bound,

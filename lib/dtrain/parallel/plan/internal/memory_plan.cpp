@@ -248,8 +248,8 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   // A device's state is always copied to the host, even by synchronous saves.
   if (config.checkpoint.every.is_never() && !is_on_device) return memory;
   std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
-  copy += memory.residuals +
-          checkpoint::Staging::bytes(memory.state, saved_share(config.layout, model, options));
+  copy += memory.residuals + checkpoint::StagingBuffer::bytes(
+                                 memory.state, saved_share(config.layout, model, options));
   return memory;
 }
 
