@@ -30,7 +30,7 @@ mesh::MeshShape place(std::int64_t pp, std::int64_t dp, std::int64_t tp) {
 
 // The ranks along `axis` that include this rank.
 mesh::Ranks line_of(const DeviceMesh& mesh, Axis axis, std::int64_t rank) {
-  for (const mesh::Ranks& line : mesh.lines(axis)) {
+  for (const mesh::Ranks& line : mesh.groups_along(axis)) {
     if (std::ranges::find(line, rank) != line.end()) return line;
   }
   return {};
@@ -57,7 +57,7 @@ TEST_CASE("A mesh of 4,096 ranks gives each one place and each axis disjoint lin
   }
   for (const Axis axis : kAxes) {
     std::set<std::int64_t> seen;
-    for (const auto& line : large.lines(axis)) {
+    for (const auto& line : large.groups_along(axis)) {
       REQUIRE(static_cast<std::int64_t>(line.size()) == large.size(axis));
       for (const auto rank : line) REQUIRE(seen.insert(rank).second);
     }

@@ -76,6 +76,14 @@ class Epochs(FolderTest):
         run(DTRAIN, "--data", self.folder / "missing", "--epochs", "1", status=DATA)
 
 
+class FormerNames(unittest.TestCase):
+    def test_flags_and_keys_of_older_builds_keep_working(self):
+        result = run(DTRAIN, "--levels", "3", "--tie-levels", "off", "--set", "model.levels=5", "--print-config")
+        model = json.loads(result.stdout)["model"]
+        self.assertEqual((model["layers"], model["tie_layers"]), (5, False))
+        self.assertNotIn("levels", model)
+
+
 class DeepSpeed(FolderTest):
     def file(self, content):
         path = self.folder / "ds.json"

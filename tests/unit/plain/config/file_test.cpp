@@ -76,6 +76,15 @@ TEST_CASE("A file may contain nested objects, dotted keys and comments") {
   CHECK(heads_of(config) == heads_of({}));
 }
 
+TEST_CASE("Former names of settings are read, but not beside the current ones") {
+  const TempFolder folder;
+  const Config config =
+      load_file(folder.write("a.json", R"({"model": {"levels": 3, "tie_levels": false}})"));
+  CHECK(config.model.layers == 3);
+  CHECK_FALSE(config.model.tie_layers);
+  check_refused(R"({"model": {"levels": 3, "layers": 3}})", Names("layers"));
+}
+
 TEST_CASE("A rate is a number, or left to dtrain by a word") {
   const TempFolder folder;
   const auto load = [&](const char* text) { return load_file(folder.write("a.json", text)); };

@@ -12,7 +12,7 @@ constexpr Setting kCommandsSettings[] = {
     {"generate.from_layers", "--from-layers", "L", "",
      "layers of the model in a --from file that does not say; 0: the file says",
      kGenerate | kEvaluate, FIELD(generate.from_layers), between(0, kMaxLayers),
-     formerly("generate.from_layers", "--from-layers")},
+     formerly("generate.from_levels", "--from-levels")},
     {"generate.prompt", "--prompt", "TEXT", "",
      "text to continue; -: that of standard input; empty: begin after a newline", kGenerate,
      FIELD(generate.prompt)},
@@ -49,7 +49,7 @@ constexpr Setting kCommandsSettings[] = {
      FIELD(importing.checkpoint)},
     {"import.layers", "--layers", "L", "",
      "layers of the model in a file that does not say; 0: the file says", kImport,
-     FIELD(importing.layers), between(0, kMaxLayers), formerly("import.layers", "--layers")},
+     FIELD(importing.layers), between(0, kMaxLayers), formerly("import.levels", "--levels")},
 
     {"plan.ranks", "--ranks", "N", "ranks",
      "ranks in the job; 0: compare every number that divides this machine's cores evenly", kPlan,

@@ -7,7 +7,7 @@ namespace {
 constexpr Setting kModelSettings[] = {
     {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), kFixed},
     {"model.layers", "--layers", "L", "", "number of layers", kTrain, FIELD(model.layers),
-     between(1, kMaxLayers), kFixed, formerly("model.layers", "--layers")},
+     between(1, kMaxLayers), kFixed, formerly("model.levels", "--levels")},
     {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
      between(1, kMaxWidth), kFixed},
     {"model.vocab", "--vocab", "V", "",
@@ -17,7 +17,7 @@ constexpr Setting kModelSettings[] = {
      from_to_below(0, 1), kFixed},
     {"model.tie_layers", "--tie-layers", "on|off", "",
      "all layers share one set of matrices; off gives every layer its own", kTrain,
-     FIELD(model.tie_layers), kFixed, formerly("model.tie_layers", "--tie-layers")},
+     FIELD(model.tie_layers), kFixed, formerly("model.tie_levels", "--tie-levels")},
 };
 
 }  // namespace
