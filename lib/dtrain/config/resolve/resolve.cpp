@@ -17,8 +17,8 @@ using base::fail;
 
 constexpr const char* kGpu = "cuda";
 // The measured defaults: docs/guide/benchmarks.md.
-constexpr double kRate = 3e-3;  // at kRateWidth
-constexpr double kRateWidth = 64;
+constexpr double kRate = 3e-3;             // at kRateWidth
+constexpr double kRateWidth = 64;          // it falls with the root of larger widths
 constexpr double kEndOfRate = 0.1;         // of a falling schedule, as a share of its peak
 constexpr std::int64_t kWarmupShare = 20;  // one in so many steps
 
@@ -220,7 +220,7 @@ void resolve_attention(Config& config) {
 }  // namespace
 
 double default_learning_rate(std::int64_t width) {
-  return kRate * std::sqrt(kRateWidth / static_cast<double>(width));
+  return kRate * std::sqrt(std::min(1.0, kRateWidth / static_cast<double>(width)));
 }
 
 std::int64_t default_warmup_steps(std::int64_t steps) { return steps / kWarmupShare; }

@@ -343,6 +343,8 @@ TEST_CASE("Automatic rates follow the width and the steps") {
   CHECK(narrow.warmup_steps == 50);
   config.model.width = 256;
   CHECK(resolve_train(config).train.lr == 1.5e-3);
+  config.model.width = 32;
+  CHECK(resolve_train(config).train.lr == 3e-3);
   config.train.lr = 1e-2;
   CHECK(resolve_train(config).train.min_lr == 1e-3);
   config.train.lr = 0.0;
