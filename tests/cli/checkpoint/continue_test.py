@@ -7,7 +7,7 @@ import unittest
 
 from dtrain_harness import DTRAIN, DTRUN, USAGE, launched, make_folder, metrics_of, run
 from messages import assert_names, lines_naming
-TINY = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3"]
 
 

@@ -19,7 +19,7 @@ from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, USAGE
 from messages import assert_names, error_line, lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
-TINY = ["--layers", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
+TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
 ARTICLE = " \n = {} = \n \n {} \n = = Section = = \n \n More of it , said she . \n"
 
 
@@ -192,7 +192,7 @@ class WikiText(Training):
         assert_names(result.stderr, "--val-data test.dtok", "training data")
 
 
-SAVING = ["--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+SAVING = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
         "--checkpoint-every", "1", "--run-dir", "run"]
 
 
@@ -251,7 +251,7 @@ class DataIdentity(DataTest):
         assert_names(result.stderr, "ranks 0 and 1", "training data")
 
 
-ENDLESS = ["--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
+ENDLESS = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
            "--steps", "1000000", "--checkpoint-every", "5", "--tensorboard", "off", "--run-dir", "run"]
 
 

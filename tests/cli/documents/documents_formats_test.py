@@ -180,7 +180,7 @@ class Metrics(unittest.TestCase):
                   words / "out" / "valid.dtok", "--eval-every", 1, "--patience", 1)
 
     def test_the_documented_events_are_those_of_the_code_and_of_runs(self):
-        code = "".join(path.read_text() for path in (SOURCE / "lib" / "dtrain" / "metrics").glob("*.cpp"))
+        code = "".join(path.read_text() for path in (SOURCE / "lib" / "dtrain" / "metrics").rglob("*.cpp"))
         written = set(re.findall(r'\{"event", "(\w+)"\}', code))
         self.assertGreater(len(written), 5, "this test must have found the events")
         self.assertEqual(set(sections()) - {"step"}, written)

@@ -14,7 +14,7 @@ from two_hosts import TwoHosts, why_not
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
-TRAINING = ["--strategy", "ddp", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+TRAINING = ["--schedule", "constant", "--warmup-steps", "0", "--strategy", "ddp", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
             "--global-batch", "8", "--threads", "1"]
 SAVING = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 

@@ -14,7 +14,7 @@ from messages import assert_names, holds, lines_naming
 QUICKLY = ("--restart-backoff", "0.02")
 HANG = "sleep 60"
 TELL = 'tell() { echo "$1" >&$DTRUN_CONTROL_FD; }; '  # as dtrain tells dtrun
-TINY = ("--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4", "--lr", "3e-3",
+TINY = ("--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4", "--lr", "3e-3",
         "--threads", "1", "--log-every", "0")
 
 

@@ -6,7 +6,7 @@ import unittest
 from dtrain_harness import DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, metrics_of, run
 from messages import assert_names
 
-SMALL = ["--layers", 2, "--width", 32, "--heads", 2, "--neurons", 128, "--seq-len", 32, "--threads", 1, "--data", GOLDEN / "text.bin",
+SMALL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 128, "--seq-len", 32, "--threads", 1, "--data", GOLDEN / "text.bin",
          "--global-batch", 4, "--microbatch", 1, "--compress-min-elements", 512]
 
 

@@ -14,7 +14,7 @@ LOW = ("bfloat16", "float16")
 ALL_INSTRUCTIONS = {}
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 LOWEST = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
-TINY = ("--layers", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
+TINY = ("--schedule", "constant", "--warmup-steps", "0", "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
         "--val-fraction", 0.02, "--threads", 1, "--data", GOLDEN / "text.bin")
 
 

@@ -11,7 +11,7 @@ from dtrain_harness import CHECKPOINT, DTRAIN, GOLDEN, USAGE, final_model, launc
 from messages import assert_names
 
 TEXT = GOLDEN / "text.bin"
-MODEL = ["--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
+MODEL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
          "--tensorboard", "off"]
 PROMPT = "In the"
 KEEPING = ("--checkpoint-every", "5", "--keep-last", "2", "--keep-best", "--keep-every", "55")  # waits for the save of step 55

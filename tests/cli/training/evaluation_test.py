@@ -17,7 +17,7 @@ LENGTH, SEQUENCES = 32, 27
 # A forward pass of two levels rounds some 23 results, each a sum of up to 64 products.
 BOUND = independent_rounding_bound("float32", 23 * 64)
 TEXT = GOLDEN / "text.bin"
-MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", LENGTH, "--global-batch", "8",
+MODEL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", LENGTH, "--global-batch", "8",
          "--steps", "1", "--lr", "0", "--threads", "1", "--log-every", "0", "--checkpoint-every", "none"]
 
 

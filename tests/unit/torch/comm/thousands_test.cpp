@@ -116,7 +116,7 @@ void gather_on_hosts(const std::function<void(const std::string&, const Store::V
   const auto host_of = [&](std::int64_t rank) { return hosts[static_cast<std::size_t>(rank)]; };
   std::vector<comm::HostInfo> hosts_info;
   for (const std::int64_t host : hosts) {
-    hosts_info.push_back({.host = comm::host_digest(host_name(host)), .failure = {}});
+    hosts_info.push_back({.host = comm::host_digest(host_name(host)), .obstacle = {}});
   }
   gather("the job", [&](std::int64_t rank) { return address(host_of(rank), is_v6); });
   gather("shared memory", [&](std::int64_t rank) {

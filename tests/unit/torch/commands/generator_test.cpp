@@ -15,14 +15,14 @@ using testing::TempFolder;
 
 constexpr const char* kMetadata =
     R"({"name": "bdh", "levels": 2, "width": 12, "heads": 2, "neurons": 10, "vocab": 256,
-        "dropout": 0.1, "tie_levels": true})";
+        "dropout": 0.1, "tie_layers": true})";
 
 const checkpoint::format::Metadata kNoMetadata;
 
 struct ModelFile {
   explicit ModelFile(const checkpoint::format::Metadata& metadata = {{"dtrain.model", kMetadata}},
                      std::int64_t vocab = 256)
-      : fixture({.levels = 2, .width = 12, .heads = 2, .neurons = 10, .vocab = vocab}, at::kFloat) {
+      : fixture({.layers = 2, .width = 12, .heads = 2, .neurons = 10, .vocab = vocab}, at::kFloat) {
     fixture.randomise(6);
     checkpoint::write_model_file(path, fixture.model->parameters, fixture.weights, {}, metadata);
   }
@@ -102,26 +102,26 @@ TEST_CASE("A float32 file gives the same model in float64") {
   CHECK(text_of(config) == narrow);
 }
 
-TEST_CASE("A file without metadata determines its sizes, but needs --from-levels") {
+TEST_CASE("A file without metadata determines its sizes, but needs --from-layers") {
   const ModelFile with;
   const ModelFile without(kNoMetadata);
   config::Config config = without.config("abc", 20);
   const std::string message =
       testing::message_of(base::ErrorKind::checkpoint, [&] { (void)text_of(config); });
-  CHECK_THAT(message, Catch::Contains(without.path) && Catch::Contains("--from-levels"));
-  config.generate.from_levels = 2;
+  CHECK_THAT(message, Catch::Contains(without.path) && Catch::Contains("--from-layers"));
+  config.generate.from_layers = 2;
   CHECK(text_of(config) == text_of(with.config("abc", 20)));
-  config.generate.from_levels = 3;
+  config.generate.from_layers = 3;
   CHECK(text_of(config) != text_of(with.config("abc", 20)));
 }
 
 TEST_CASE("Levels that contradict the file are refused") {
   const ModelFile file;
   config::Config config = file.config("abc", 20);
-  config.generate.from_levels = 3;
+  config.generate.from_layers = 3;
   const std::string message =
       testing::message_of(base::ErrorKind::usage, [&] { (void)text_of(config); });
-  CHECK_THAT(message, Catch::Contains("--from-levels 3") && Catch::Contains("2"));
+  CHECK_THAT(message, Catch::Contains("--from-layers 3") && Catch::Contains("2"));
 }
 
 TEST_CASE("Metadata that is invalid or of another model is refused") {
@@ -139,7 +139,7 @@ TEST_CASE("Metadata that is invalid or of another model is refused") {
 TEST_CASE("A model with another vocabulary cannot generate bytes") {
   const ModelFile file(kNoMetadata, 300);
   config::Config config = file.config("abc", 2);
-  config.generate.from_levels = 2;
+  config.generate.from_layers = 2;
   const std::string message =
       testing::message_of(base::ErrorKind::checkpoint, [&] { (void)text_of(config); });
   CHECK_THAT(message, Catch::Contains("300") && Catch::Contains("256"));
@@ -147,11 +147,11 @@ TEST_CASE("A model with another vocabulary cannot generate bytes") {
 
 TEST_CASE("A file with an odd number of neurons is refused") {
   const ModelFile file;
-  const BdhFixture odd({.levels = 2, .width = 12, .heads = 2, .neurons = 9, .vocab = 256},
+  const BdhFixture odd({.layers = 2, .width = 12, .heads = 2, .neurons = 9, .vocab = 256},
                        at::kFloat);
   checkpoint::write_model_file(file.path, odd.model->parameters, odd.weights, {}, {});
   config::Config config = file.config("abc", 2);
-  config.generate.from_levels = 2;
+  config.generate.from_layers = 2;
   const std::string message =
       testing::message_of(base::ErrorKind::checkpoint, [&] { (void)text_of(config); });
   CHECK_THAT(message, testing::Names(file.path, "--neurons 9", "odd"));
