@@ -64,6 +64,7 @@ inline void change(const config::Setting& setting, config::Config& config) {
     }
     for (const config::Choice& choice : setting.choices) {
       config::assign_text(setting, choice.name, setting.key, config);
+      if (config::value_text(setting, config) != before) return;
     }
   };
   std::visit(

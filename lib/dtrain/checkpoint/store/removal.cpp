@@ -104,9 +104,10 @@ std::string beginning_of(const std::string& path) {
 bool is_our_config(const std::string& path) {
   using Json = nlohmann::json;
   const Json config = Json::parse(beginning_of(path), nullptr, /*allow_exceptions=*/false);
-  constexpr std::array kMarks{"/model/width", "/train/steps", "/layout/strategy", "/run/dir"};
-  return std::ranges::all_of(
-      kMarks, [&](const char* mark) { return config.contains(Json::json_pointer(mark)); });
+  constexpr std::array kMarks{"/train/steps", "/layout/strategy", "/run/dir"};
+  const auto has = [&](const char* key) { return config.contains(Json::json_pointer(key)); };
+  const bool has_layers = has("/model/layers") || has("/model/levels");  // of older builds
+  return has_layers && std::ranges::all_of(kMarks, has);
 }
 
 // Looks for the line of a start, or of a step in case a crash of the machine damaged the first
