@@ -157,6 +157,9 @@ config::Config tiny_config() {
   config.train.steps = 4;
   config.train.seed = 11;
   config.train.lr = 1e-2;
+  config.train.schedule = config::ScheduleShape::constant;
+  config.train.warmup_steps = 0;
+  config.train.min_lr = 0.0;
   config.train.grad_clip = 0.5;
   config.machine.threads = 1;
   const char* kernels = std::getenv("DTRAIN_TEST_KERNELS");

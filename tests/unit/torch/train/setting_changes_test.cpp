@@ -71,7 +71,9 @@ TEST_CASE("New data allows another seed, batch, sequence length and validation f
 }
 
 TEST_CASE("Steps, layout, machine and reports may change without a warning") {
-  config::Config now;
+  config::Config saved;
+  set(saved, "train.schedule", "constant");
+  config::Config now = saved;
   now.train.steps = 5;
   set(now, "layout.strategy", "ddp");
   now.layout.dp = 4;
@@ -84,7 +86,7 @@ TEST_CASE("Steps, layout, machine and reports may change without a warning") {
   set(now, "checkpoint.every", "7");
   now.batch.grad_accum = 3;
   now.checkpoint.new_data = true;
-  const auto changes = setting_changes(now, {});
+  const auto changes = setting_changes(now, saved);
   CHECK(changes.size() == 9);  // not those of the start, nor the files of data
   CHECK_FALSE(changes_results(changes));
   CHECK(refusal_of(changes, /*has_new_data=*/false).changes.empty());
@@ -92,7 +94,10 @@ TEST_CASE("Steps, layout, machine and reports may change without a warning") {
 
 TEST_CASE("The table begins with the learning rate and aligns old and new values") {
   config::Config saved;
+  set(saved, "train.schedule", "constant");
   saved.train.lr = 0.001;
+  saved.train.min_lr = 0.0;
+  saved.train.warmup_steps = 0;
   config::Config now = saved;
   now.model.dropout = 0.25;
   now.train.lr = 0.5;
@@ -180,7 +185,7 @@ TEST_CASE("Settings that change results are listed with both values") {
   check_changes(setting_changes(now, saved), {{"train.lr", "0.001", "0.5"},
                                               {"batch.microbatch", "0", "2"},
                                               {"train.steps", "1000", "5"},
-                                              {"train.schedule", "constant", "linear"},
+                                              {"train.schedule", "wsd", "linear"},
                                               {"machine.dtype", "float32", "float64"}});
 }
 
