@@ -165,7 +165,7 @@ TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64
   while (base::fit_of(memory_of(job), memory) != base::Fit::well) {
     if (job.model.layers == 1) {
       base::fail(base::ErrorKind::usage,
-                 "cannot measure its time here: a single level needs {}, and {} are available",
+                 "cannot measure its time here: a single layer needs {}, and {} are available",
                  metrics::format_bytes(memory_of(job)), metrics::format_bytes(memory));
     }
     job.model.layers /= 2;

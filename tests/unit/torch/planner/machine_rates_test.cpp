@@ -100,9 +100,9 @@ TEST_CASE("Ranks share a machine's memory, and each keeps below its own limit") 
   CHECK_FALSE(of_ranks.is_shared(1000));
 }
 
-TEST_CASE("What no level fits is refused with the reason") {
+TEST_CASE("Layers that do not fit are refused with the reason") {
   CHECK_THROWS_WITH(timed_job(on_four_ranks(true), 1000, kLevels),
-                    testing::Names("one level", "1000 B"));
+                    testing::Names("single layer", "1000 B"));
 }
 
 }  // namespace
