@@ -189,7 +189,7 @@ std::string memory_lines(const parallel::MemoryPlan& memory) {
 std::string graphs_line(const config::Config& config) {
   if (!config.machine.compile || config.machine.device.is_cpu()) return {};
   return "graphs          one per block pass, recorded in the second step of each shape; "
-         "levels are not fused\n";
+         "layers are not fused\n";
 }
 
 // Bytes of gradients that a rank sends per step, with and without --compress.
