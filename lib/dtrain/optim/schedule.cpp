@@ -32,7 +32,7 @@ double Schedule::rate(std::int64_t step) const {
 Schedule schedule_of(const config::TrainConfig& train) {
   return {.shape = train.schedule,
           .peak = train.lr.value(),
-          .minimum = train.min_lr.value(),
+          .minimum = train.min_lr.value_or(0),
           .warmup_steps = train.warmup_steps.value(),
           .decay_steps = train.decay_steps,
           .total_steps = train.steps};

@@ -127,8 +127,8 @@ class DeepSpeed(FolderTest):
     def test_what_an_optimizer_leaves_out_has_the_defaults_of_deepspeed(self):
         keys = ("beta2", "schedule", "warmup_steps", "min_lr")
         for content, expected in (
-                ({"optimizer": {"type": "AdamW"}}, [0.999, "constant", 0, 3e-4]),
-                ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.9]}}}, [0.9, "constant", 0, 3e-4]),
+                ({"optimizer": {"type": "AdamW"}}, [0.999, "constant", 0, "auto"]),
+                ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.9]}}}, [0.9, "constant", 0, "auto"]),
                 ({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 9}}},
                  [0.999, "cosine", 9, 0]),
                 ({"train_batch_size": 8}, [0.95, "wsd", 40, 3e-4])):

@@ -124,7 +124,8 @@ void resolve_training(TrainConfig& train) {
 void resolve_rates(Config& config) {
   TrainConfig& train = config.train;
   if (!train.lr) train.lr = default_learning_rate(config.model.width);
-  if (!train.min_lr) train.min_lr = kEndOfRate * *train.lr;
+  const bool falls = train.schedule != ScheduleShape::constant;
+  if (falls && !train.min_lr) train.min_lr = kEndOfRate * *train.lr;
 }
 
 void check_training(const Config& config) {

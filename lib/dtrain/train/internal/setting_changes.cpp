@@ -44,7 +44,7 @@ std::vector<SettingChange> setting_changes(const config::Config& now, const conf
 
 std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                        const config::TrainConfig& saved, std::int64_t step) {
-  if (!saved.lr || !saved.min_lr || !saved.warmup_steps) return {};  // as of imported weights
+  if (!saved.lr || !saved.warmup_steps) return {};  // as of imported weights
   const optim::Schedule before = optim::schedule_of(saved);
   const double rate = optim::schedule_of(now).rate(step);
   if (step >= now.steps || rate == before.rate(step)) return {};

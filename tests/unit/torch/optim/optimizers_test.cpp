@@ -118,7 +118,7 @@ TEST_CASE("AdamW equals the published rule per element, with decay where the spe
 TEST_CASE("AdamW's bias correction equals the rule after very many updates") {
   const std::int64_t step = GENERATE(1'000, 12'345, 16'000'000);
   const config::TrainConfig train{};
-  AdamWRun run({.weight_decay = 0});
+  AdamWRun run({.beta2 = train.beta2, .weight_decay = 0});
   run.fill(run.gradients, 1, 1);
   run.optimizer.num_updates().fill_(step - 1);
   const at::Tensor expected = run.weights.view(3_p).clone();
