@@ -76,7 +76,7 @@ class NotFinite(ResumeTest):
         text.write_text("abcdefgh" * 500)
         result = self.run_command([DTRAIN, "--layers", "1", "--width", "8", "--heads", "1", "--neurons", "8", "--seq-len", "8",
                                    "--global-batch", "1", "--threads", "1", "--val-fraction", "0", "--data", text,
-                                   "--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
+                                   "--dtype", "float16", "--lr", "10", "--beta2", "0.999", "--min-lr", "0", "--schedule", "linear", "--warmup-steps", "200",
                                    "--on-nonfinite", "skip", "--steps", "2000", "--checkpoint-every", "5",
                                    "--run-dir", self.run_dir], 7)
         assert_names(result.stderr, "float16", "1")

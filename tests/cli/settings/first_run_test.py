@@ -234,7 +234,7 @@ class LearningRate(FolderTest):
             self.assertGreater(after, before)
 
     def test_other_rate_settings_are_reported_only_if_the_rate_changes(self):
-        self.train("--lr", "1e-2", "--steps", "2")
+        self.train("--lr", "1e-2", "--steps", "2", "--schedule", "constant")
         self.assertIsNone(self.rates(self.train("--resume", "auto", "--steps", "4", data=())))
         self.assertEqual(self.rates(self.train("--resume", "auto", "--steps", "5", "--lr", "2e-2", data=())), [0.01, 0.02])
 
