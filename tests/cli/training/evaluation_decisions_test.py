@@ -220,7 +220,7 @@ class Samples(RunTest):
         limit = ["--memory-limit", str(predicted + 10_000)]
         self.train(*flags, *limit)
         _, output = self.train(*flags, *limit, "--sample-every", "1", status=USAGE)
-        self.assertIn("--sample-every takes", output)
+        assert_names(output, "--sample-every", "--memory-limit")
         self.assertIn("more than --memory-limit", output)
         self.train(*flags, "--memory-limit", str(2 * predicted), "--sample-every", "1")
 

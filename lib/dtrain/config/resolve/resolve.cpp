@@ -19,7 +19,7 @@ constexpr const char* kGpu = "cuda";
 // The measured defaults: docs/guide/benchmarks.md.
 constexpr double kRate = 3e-3;             // at kRateWidth
 constexpr double kRateWidth = 64;          // it falls with the root of larger widths
-constexpr double kEndOfRate = 0.1;         // of a falling schedule, as a share of its peak
+constexpr double kFall = 10;               // a falling schedule ends at its peak over this
 constexpr std::int64_t kWarmupShare = 20;  // one in so many steps
 
 bool supports(const Launch& launch, std::string_view kind) {
@@ -125,7 +125,7 @@ void resolve_rates(Config& config) {
   TrainConfig& train = config.train;
   if (!train.lr) train.lr = default_learning_rate(config.model.width);
   const bool falls = train.schedule != ScheduleShape::constant;
-  if (falls && !train.min_lr) train.min_lr = kEndOfRate * *train.lr;
+  if (falls && !train.min_lr) train.min_lr = *train.lr / kFall;
 }
 
 void check_training(const Config& config) {
