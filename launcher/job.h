@@ -15,23 +15,23 @@
 
 namespace launcher {
 
-/// Everything that the ranks of this node need. All that can be refused before a rank starts has
-/// been checked.
+/// Everything that this node's ranks need. All checks that are possible before a rank starts have
+/// passed.
 struct PreparedJob {
   Options options;
   Placement placement;
   std::shared_ptr<NodeConnections> nodes;  // to the other launchers; not null
   std::string program_file;
   ReservedPort port;
-  RendezvousSocket rendezvous;              // of one node
-  dtrain::base::Descriptor store_listener;  // of node 0 of several, for rank 0 of each attempt
-  PortClaim store_claim;                    // of its port
+  RendezvousSocket rendezvous;              // single-node jobs only
+  dtrain::base::Descriptor store_listener;  // multi-node, node 0 only: for rank 0 in each attempt
+  PortClaim store_claim;                    // claims store_listener's port
   LogFolder folder;
   CpuBinding binding = {};
   int attempt = 0;                  // 0: the first
-  std::string committed = {};       // CommittedSteps of the attempts before this one
-  std::string restart_reason = {};  // how the attempt before this one failed
-  rlimit open_files{};              // RLIMIT_NOFILE as dtrun found it, which the ranks get
+  std::string committed = {};       // CommittedSteps of earlier attempts
+  std::string restart_reason = {};  // how the previous attempt failed
+  rlimit open_files{};              // dtrun's original RLIMIT_NOFILE, restored for the ranks
 
   /// A rank's end of the rendezvous socket, by its index in the job; -1: the ranks use TCP.
   [[nodiscard]] int store_fd(int index) const {

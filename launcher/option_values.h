@@ -1,5 +1,5 @@
-// Reads the values of dtrun's options, takes from SLURM what the command line does not say, and
-// knows the options of other launchers.
+// Parses the values of dtrun's options, fills in missing options from SLURM, and gives advice on
+// options that only other launchers have.
 #pragma once
 
 #include <chrono>

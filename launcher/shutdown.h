@@ -1,4 +1,4 @@
-// Ends what the ranks have left behind, and writes the rest of their output and the report.
+// Terminates orphan processes, drains the ranks' remaining output and writes the report.
 #pragma once
 
 #include <chrono>
@@ -11,16 +11,16 @@
 
 namespace launcher {
 
-/// The last phase of an attempt, when no rank runs any more. Its steps only move forward:
+/// The last phase of an attempt, after all ranks have exited. Its steps only move forward:
 ///
-///   orphans       processes that the ranks have started may finish, then get SIGTERM, then SIGKILL
-///   writing_logs  the logs reach their disk
-///   draining      the report and what is left of the output are written
+///   orphans       processes started by ranks get time to finish, then SIGTERM, then SIGKILL
+///   writing_logs  the logs are flushed to disk
+///   draining      the report and the remaining output are written
 ///
 /// Threads: one.
 class Shutdown {
  public:
-  /// reap_ranks: handles the ends of ranks that a SIGKILL has ended.
+  /// reap_ranks: reaps ranks that SIGKILL has ended, and handles their exit.
   Shutdown(JobState& state, LocalRanks& ranks, OutputRelay& output,
            std::function<void()> reap_ranks);
 

@@ -6,7 +6,8 @@
 
 namespace dtrain::app {
 
-/// Lets a single rank report that a signal has stopped the command. rest: as base::print_on_stop_signal.
+/// Makes exactly one rank report that a signal stopped the command. rest: see
+/// base::print_on_stop_signal.
 void report_stops_on_one_rank(const char* rest);
 
 /// Prints text that is the same on all ranks. Under dtrun only rank 0 prints it, without a prefix.

@@ -13,7 +13,7 @@
 
 namespace launcher {
 
-/// Makes this process the new parent of descendants whose parent died, so that none is lost.
+/// Makes this process a child subreaper: it adopts orphaned descendants, so none is lost.
 void adopt_orphans();
 
 /// Returns whether this process still has a child, ended but unreaped ones included.

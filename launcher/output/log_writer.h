@@ -15,7 +15,7 @@ namespace launcher {
 
 class LogWriter;
 
-/// The file of a log.
+/// An open log file.
 struct LogFile {
   std::string path = {};
   dtrain::base::Descriptor descriptor = {};

@@ -12,8 +12,7 @@
 
 namespace dtrain::cuda {
 
-/// Tree levels of the variant for few ranks (at most 64 times an odd number), whose partial sums need
-/// few registers.
+/// Tree levels of the low-register variant, for rank counts q * 2^k with q odd and k <= 6.
 inline constexpr int kFewLevels = 6;
 /// Tree levels of the variant for any number of ranks up to kMaxRanks.
 inline constexpr int kMaxLevels = 15;

@@ -1,4 +1,4 @@
-// Finds the run whose settings or model a start inherits.
+// Finds the run from which a launch inherits settings or a model.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace dtrain::app {
 
-/// True for a command without --config that resumes checkpoints in its run folder by --resume auto:
-/// it inherits all settings that it does not give.
+/// True if the command has no --config and resumes from its own run folder with --resume auto. It
+/// then inherits every setting that it does not specify.
 [[nodiscard]] bool resumes_own_run(const config::CommandLine& command_line,
                                    const config::Config& given);
 

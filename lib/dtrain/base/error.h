@@ -1,5 +1,5 @@
-// Errors that reach a user, their exit statuses (docs/guide/exit-status.md), and assertions, whose
-// failure is a defect of dtrain.
+// User-facing errors and their exit statuses (docs/guide/exit-status.md); assertions, which fail
+// only on a bug in dtrain.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Settings of a start that resumes or forks a run: those of the command, then those of the run.
+// Settings of a launch that resumes or forks a run: the command's settings override the run's.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace dtrain::config {
 
-/// The run whose settings a start inherits.
+/// The run from which a launch inherits settings.
 struct InheritedRun {
   std::string path;  ///< of config.json, or of a checkpoint's manifest
   SavedRun saved;

@@ -1,4 +1,4 @@
-// Makes the host wait for a device, and measures when the device reached marks in a stream.
+// Synchronises the host with a device, and timestamps device events on the host's clock.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,4 +1,4 @@
-// Runs the ranks of this process, one process or several threads, and translates device errors.
+// Runs this process's ranks (one, or several as threads) and translates device errors.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace dtrain::job {
 
-/// Advice for device errors, as the end of a message.
+/// Advice appended to the messages of device errors.
 struct DeviceAdvice {
-  std::string if_full;
-  std::string if_lost;
+  std::string if_full;  ///< out of memory
+  std::string if_lost;  ///< device lost
 };
 
 /// Returns advice that names settings not in use yet.

@@ -1,4 +1,4 @@
-// Prints whole lines and, on a terminal, one live line that is redrawn.
+// Prints log lines and, on a terminal, a status line that is redrawn in place.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ struct LinePart {
   std::string text;  ///< the part is omitted if empty
   /// In a narrow line, parts are dropped in descending order; 0 is dropped last.
   int drop_order = 0;
-  std::string brief = {};  ///< if not empty, replaces `text` when the last parts do not fit
+  /// Short form: if not empty, replaces `text` when even the parts with drop_order 0 do not fit.
+  std::string brief = {};
 };
 
 /// Joins the parts with " | ", or with spaces if only that fits in `room` characters. Drops whole

@@ -13,7 +13,7 @@
 
 namespace dtrain::metrics {
 
-/// The calls of one process group, and its name for people.
+/// Recorded calls of one process group, and its display name.
 struct GroupTrace {
   std::string label;
   comm::KeptCalls calls;

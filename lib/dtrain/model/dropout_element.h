@@ -11,7 +11,7 @@
 
 namespace dtrain::model {
 
-/// Neurons per block of random bits: eight Philox counters of four words of two 16-bit halves.
+/// Neurons per block of random bits, 16 bits each: 8 Philox counters x 4 words x 2 halves.
 inline constexpr std::int64_t kDropoutBlock = 64;
 
 /// Words 1 to 3 of the Philox counters, equal for all neurons of a (sample, level, position).

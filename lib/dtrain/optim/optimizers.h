@@ -1,5 +1,5 @@
-// AdamW and SGD over arenas, one pass per run of parameters with equal weight decay. The only place
-// that lists the optimizers.
+// AdamW and SGD over arenas, with one pass per contiguous range of parameters that have equal
+// weight decay. The only place that lists the optimizers.
 #pragma once
 
 #include <cstdint>

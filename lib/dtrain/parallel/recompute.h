@@ -10,9 +10,9 @@
 
 namespace dtrain::parallel {
 
-/// Consecutive blocks that keep only the first block's input. Before the backward pass of the last
-/// block, all but the last run again without a graph, which restores each block's input. Then each
-/// block runs with a graph right before its own backward pass, so only one graph exists at a time.
+/// Consecutive blocks of which only the first block's input is stored. Their backward pass begins
+/// by rerunning all but the last block without a graph, to restore every block's input. Each block
+/// then runs with a graph right before its own backward pass, so only one graph exists at a time.
 struct RecomputeGroup {
   model::BlockId begin;
   model::BlockId end;  ///< exclusive

@@ -16,7 +16,7 @@ namespace dtrain::train {
 
 /// How a run ended.
 struct RunEnd {
-  bool stopped = false;  ///< early and on request, with a checkpoint
+  bool stopped = false;  ///< stopped early on request, after saving a checkpoint
   std::int64_t step = 0;
 };
 

@@ -1,4 +1,4 @@
-// Enqueues the collective operations of a group on its stream.
+// Enqueues a group's collective operations on a CUDA stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,13 @@
 
 namespace dtrain::cuda {
 
-/// Enqueues operations on the current stream, which also owns their scratch memory.
+/// Enqueues operations on the caller's current stream (NcclGroup sets the group's), which also owns
+/// their scratch memory.
 ///
 /// Throws: TransportFailure; c10::Error.
 class Collectives {
  public:
-  /// memory: the allocator of arenas. It and the communicator are null in a single-rank group.
+  /// memory: the arena allocator. `communicator` and `memory` are null in a single-rank group.
   Collectives(std::shared_ptr<Communicator> communicator, std::shared_ptr<RegisteredMemory> memory,
               CommunicatorRank place, comm::Reduction reduction)
       : communicator_(std::move(communicator)),

@@ -19,15 +19,15 @@
 
 namespace dtrain::cuda {
 
-/// Runs collective calls on a stream of the group, and messages on those of the rank. A call is
-/// ordered after the work already on the caller's stream and overlaps with later work. A single-rank
-/// group has no stream.
+/// Runs collectives on the group's own stream, and point-to-point messages on streams that all
+/// groups of a rank share. A call is ordered after the work already on the caller's stream and
+/// overlaps with later work. A single-rank group has no stream.
 ///
 /// Async: calls return when they are enqueued. A send or receive may first have to connect to its
 ///        peer; Work::wait() then blocks for that long.
 ///
 /// Throws: as comm::ProcessGroup. A call that has started but does not finish within the deadline is
-///         aborted; a call that its stream has not reached is never overdue.
+///         aborted; a call still queued on its stream never times out.
 class NcclGroup final : public comm::ProcessGroup {
  public:
   /// communicator: null in single-rank groups and in groups for messages only. memory: the allocator

@@ -18,7 +18,7 @@ namespace dtrain::base {
 
 /// Keeps a folder open, to detect that its path was moved or replaced.
 ///
-/// Throws:  Error{kind} naming the path: construction if it cannot be opened.
+/// Throws:  the constructor: Error{kind} naming the path if it cannot be opened.
 /// Threads: any number of callers.
 class HeldFolder {
  public:

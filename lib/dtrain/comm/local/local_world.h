@@ -11,8 +11,8 @@ namespace dtrain::comm {
 
 /// Runs `body` as `size` ranks, each in a thread, and returns when all have ended. Collectives read
 /// the other ranks' tensors in place. The first exception aborts every group, so that all ranks
-/// end, and is rethrown; except that any other error takes precedence over an Error{comm}, which
-/// may be its consequence.
+/// end. It is then rethrown, unless it is an Error{comm} and a rank threw an error of another kind,
+/// which may have caused it: then that error is rethrown.
 void run_local_ranks(std::int64_t size, const GroupOptions& options,
                      const std::function<void(const std::shared_ptr<World>&)>& body);
 

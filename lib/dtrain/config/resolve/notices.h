@@ -1,4 +1,4 @@
-// Notices and warnings about settings, printed at a start.
+// Notices and warnings about settings, printed at launch.
 #pragma once
 
 #include <string>

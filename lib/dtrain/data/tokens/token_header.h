@@ -12,7 +12,7 @@
 
 namespace dtrain::data {
 
-/// The vocabulary of text read as bytes.
+/// Vocabulary size of byte-level tokens.
 inline constexpr std::int64_t kByteVocab = 256;
 
 /// The origin of the tokens, added in version 3. Its memory layout is the file's.

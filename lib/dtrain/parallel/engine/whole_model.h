@@ -1,4 +1,5 @@
-// The whole model and its state over all ranks: initialisation, visits, saving and loading.
+// The unsharded view of the model and its state across all ranks: initialisation, iteration over
+// gathered parameters, saving and loading.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace dtrain::parallel {
 
-/// Maps this rank's masters and optimizer state to the whole model.
+/// Maps this rank's master weights and optimizer state to the whole model.
 ///
 /// Throws:  collective members throw what Work::wait throws.
 /// Threads: one.

@@ -10,9 +10,9 @@
 
 namespace dtrain::train {
 
-/// A row of the table: a setting, or a figure that several settings determine.
+/// A row of the table: a setting, or a quantity derived from several settings.
 struct SettingChange {
-  std::string name;  ///< the setting's key, or the figure's name
+  std::string name;  ///< the setting's key, or the derived quantity's name
   std::string saved;
   std::string now;
   config::OnResume rule = config::OnResume::reported;

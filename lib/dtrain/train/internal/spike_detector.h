@@ -10,19 +10,25 @@ namespace dtrain::train {
 
 /// Computes the loss and gradient norm above which a step is a spike: `threshold` standard
 /// deviations above the mean of their logarithms. The first kWarmUpSteps steps are never spikes.
-/// All ranks pass equal figures, so all decide alike.
+/// All ranks pass equal values, so all decide alike.
 ///
-/// The newest of n steps has weight 3 / (n + 2), and at least 1 / kWindow: early on, step k is
-/// weighted by k (k + 1), so the fall of the norm at the start of a run does not widen the limits for
-/// long. A spike enters the moments clipped to the limit that it exceeded: one spike hides no other,
-/// while figures above the limit in more than 1/threshold² of all steps raise it: by Chebyshev's
-/// inequality they belong to the distribution. After kNewLevelSteps in a row on one side of the
-/// limits, their mean becomes the new level: a skipped update leaves the weights unchanged, so the
-/// model has changed and not the batch. A figure of 0 has no logarithm and is ignored.
+/// Weights: after n steps, the latest step has weight 3 / (n + 2), but at least 1 / kWindow. Early
+/// on, this weights step k by k (k + 1), so the norm's initial fall soon stops widening the limits.
 ///
-/// Source: z-scores over exponential moments (West, CACM 1979), of logarithms: the noise of a norm
-///         is a factor, whose upper tail is long. Kumar et al., ZClip (2025), clips at such scores of
-///         the norm itself; OLMo-core's SkipStepOptimizer skips at 6 deviations of a window of 128.
+/// Spikes: before a spike enters the moments it is clipped to the limit that it exceeded, so that
+/// it does not hide the next spike. If more than 1/threshold² of all steps exceed the limit, the
+/// limit rises: by Chebyshev's inequality, such values belong to the distribution.
+///
+/// Level shifts: after kNewLevelSteps consecutive steps outside the limits on the same side, their
+/// mean becomes the new level. Skipped updates leave the weights unchanged, so repeated spikes mean
+/// that the model has changed, not that the batch is an outlier.
+///
+/// A value of 0 has no logarithm and is ignored.
+///
+/// Source: z-scores over exponential moments (West, CACM 1979), of logarithms, since a norm's noise
+///         is multiplicative with a long upper tail. Kumar et al., ZClip (2025), clips at such
+///         scores of the norm itself; OLMo-core's SkipStepOptimizer skips at 6 standard deviations
+///         over a window of 128.
 class SpikeDetector {
  public:
   static constexpr std::int64_t kWarmUpSteps = 50;

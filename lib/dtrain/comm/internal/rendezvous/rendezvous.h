@@ -19,7 +19,7 @@ namespace dtrain::comm {
 struct RendezvousOptions {
   std::int64_t rank = 0;
   std::int64_t size = 1;
-  base::StoreSockets store = {};  ///< dtrun's ways to the store
+  base::StoreSockets store = {};  ///< sockets inherited from dtrun; unset without it
   std::string master_addr;
   std::int64_t master_port = 0;
   std::string token;  ///< the job's secret; empty: none

@@ -28,9 +28,10 @@ class StoreServer {
  public:
   struct Options {
     std::int64_t size = 1;
-    base::Descriptor rendezvous_socket;       ///< receives ranks' connections from dtrun; or
-    std::vector<base::Descriptor> listeners;  ///< they connect here
-    std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
+    /// Receives the ranks' connections through dtrun; if unset, ranks connect to `listeners`.
+    base::Descriptor rendezvous_socket;
+    std::vector<base::Descriptor> listeners;
+    std::string token;  ///< the job's secret; empty: all ranks belong to one user on this machine
     bool sends_credential = false;  ///< ranks receive the token in a munge credential
     /// The time in which a TCP connection must authenticate. Connections from dtrun, through
     /// `rendezvous_socket`, have no such limit.

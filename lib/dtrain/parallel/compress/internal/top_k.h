@@ -7,8 +7,8 @@
 
 namespace dtrain::parallel {
 
-/// Sends the fraction `ratio` of a part's values of largest magnitude, rounded to bfloat16, to all
-/// ranks; each rank adds the received messages in rank order.
+/// Sends the largest values by magnitude of a part (a fraction `ratio` of its values), rounded to
+/// bfloat16, to all ranks; each rank adds the received messages in rank order.
 ///
 /// Format of a message of c entries: c gaps of uint16, then c values of bfloat16. An entry's index
 /// is the prefix sum of the gaps. Entries of value 0 bridge gaps beyond 65535, and unused entries

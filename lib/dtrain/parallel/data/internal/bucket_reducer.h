@@ -10,11 +10,11 @@
 
 namespace dtrain::parallel {
 
-/// All-reduces the gradient arena in buckets. Buckets are equal ranges of the arena, interrupted by
-/// frozen parameters, or the parts that are compressed. They run from the arena's end to its
-/// beginning, since the last parameters' gradients are final first. In the last microbatch a
-/// bucket's all-reduce starts when its gradients are ready and its predecessors have started, so
-/// every rank starts them in the same order. Units are ignored.
+/// All-reduces the gradient arena in buckets. Without compression, buckets are equal-sized ranges,
+/// split at frozen parameters; with compression, each of gradient_parts() is a bucket. Buckets are
+/// ordered from the arena's end to its beginning, since the last parameters' gradients are final
+/// first. In the last microbatch a bucket's all-reduce starts when its gradients are ready and its
+/// predecessors have started, so every rank starts them in the same order. Ignores units.
 ///
 /// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may split parameters, and
 ///         need no copies, since gradients are stored in one arena.
