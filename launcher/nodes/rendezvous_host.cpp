@@ -110,12 +110,12 @@ class RendezvousServer {
   }
 
   [[noreturn]] void fail_for_missing() {
-    refuse_all(ErrorKind::rendezvous,
-               fmt::format("{} of {} did not join within {} (--rdzv-timeout){}; start dtrun there "
-                           "with the same --master-addr and --master-port",
-                           missing(), options_.num_nodes,
-                           dtrain::base::readable_time(options_.rdzv_timeout.count()),
-                           last_rejection()));
+    refuse_all(
+        ErrorKind::rendezvous,
+        fmt::format("{} of {} did not join within {} (--rdzv-timeout){}; start dtrun there "
+                    "with the same --master-addr and --master-port",
+                    missing(), options_.num_nodes,
+                    dtrain::base::readable_time(options_.rdzv_timeout.count()), last_rejection()));
   }
 
   void report_missing() {
