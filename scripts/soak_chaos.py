@@ -81,7 +81,7 @@ def flags_of(layout, ranks):
 def settings_of(name, steps):
     """Random settings that every layout of the class takes, microbatches of a step, and the processes' environment."""
     settings, microbatches, environment = random_settings()
-    settings |= {"--steps": steps, "--threads": 1, "--eval-every": random.choice((0, 50)), "--schedule": "constant",
+    settings |= {"--steps": steps, "--threads": 1, "--eval-every": random.choice((0, 50)), "--schedule": "constant", "--warmup-steps": 0,
                  "--eval-sequences": 8, "--dtype": random.choice(("float32", "float32", "float64", "bfloat16"))}
     if name != "data":
         settings |= {"--layers": random.choice((2, 3)), "--heads": 2, "--neurons": 4 * random.randint(1, 30),

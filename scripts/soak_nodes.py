@@ -40,7 +40,7 @@ __attribute__((constructor)) static void listen(void) { signal(SIGRTMIN + 5, lea
 """
 STRATEGIES = (("ddp",), ("zero", "--zero-stage", 2), ("fsdp", "--fsdp-sharding", "full"))  # of the same bits
 MODEL = ("--layers", 2, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--microbatch", 2, "--threads", 1,
-         "--schedule", "constant", "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 4,
+         "--schedule", "constant", "--warmup-steps", 0, "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 4,
          "--data", ROOT / "tests/golden/text.bin")
 OF_RANKS = ("rank killed", "rank stopped", "rank exits with 7")  # dtrun starts the job again
 OF_LAUNCHERS = ("launcher killed", "launcher stopped")  # the job ends

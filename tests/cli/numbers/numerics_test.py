@@ -119,7 +119,7 @@ class TheEnd(ResumeTest):
 
     def test_a_shipped_configuration_takes_a_few_steps_at_once(self):
         config = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "configs/experiments/mini.json"
-        result = self.single("--config", config, "--schedule", "linear", steps=4)
+        result = self.single("--config", config, "--schedule", "linear", "--warmup-steps", "50", steps=4)
         assert_names(result.stderr, "--warmup-steps 50", "--steps 4", "2")
         rates = [line["learning_rate"] for line in self.lines() if "loss" in line]
         self.assertEqual(rates.index(max(rates)), 1)

@@ -131,7 +131,7 @@ class DeepSpeed(FolderTest):
                 ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.9]}}}, [0.9, "constant", 0, "auto"]),
                 ({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 9}}},
                  [0.999, "cosine", 9, 0]),
-                ({"train_batch_size": 8}, [0.95, "wsd", 40, 3e-4])):
+                ({"train_batch_size": 8}, [0.95, "wsd", 40, 3e-3 / 10])):
             found, _ = self.config(content)
             self.assertEqual([found["train"][key] for key in keys], expected, content)
 

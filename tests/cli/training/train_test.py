@@ -19,7 +19,7 @@ from messages import assert_names, lines_naming
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
-TINY = ["--schedule", "constant", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "16", "--threads", "1",
         "--eval-every", "0", "--checkpoint-every", "0", "--sample-every", "0"]
 LIMIT = 60  # seconds after which a test has failed; none needs more than a few

@@ -339,7 +339,7 @@ TEST_CASE("Automatic rates follow the width and the steps") {
   config.train.steps = 1000;
   const TrainConfig narrow = resolve_train(config).train;
   CHECK(narrow.lr == 3e-3);
-  CHECK(narrow.min_lr == 3e-4);
+  CHECK(narrow.min_lr == 3e-3 / 10);
   CHECK(narrow.warmup_steps == 50);
   config.model.width = 256;
   CHECK(resolve_train(config).train.lr == 1.5e-3);
