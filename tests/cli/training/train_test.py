@@ -219,7 +219,7 @@ class Screen(TrainTest):
         text = self.single("--verbose").stderr
         names = [line[:15].strip() for line in text.splitlines()]
         self.assertEqual(names[names.index("run folder") + 1:][:3], ["model settings", "reproducibility", "settings that d"])
-        for part in ("levels=2 width=32 ", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full"):
+        for part in ("layers=2 width=32 ", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full"):
             self.assertIn(part, text)
         self.assertIn("--quiet", self.single("--quiet", "--verbose", status=2).stderr)
 
