@@ -462,7 +462,7 @@ class Tokenizers(DataTest):
         self.refused(*train, 100, parts=["--vocab-size", "100", "260"], status=USAGE)
         many = self.write("many.txt", "".join(map(chr, range(0x400, 0x600))))
         result = self.dtrain("data", "tokenizer", "train", many, "--output", "new.model", "--vocab-size", 300, status=USAGE)
-        self.assertRegex(result.stderr, r"characters .*\d+")
+        self.assertRegex(result.stderr, r"characters .*\d+ pieces$")
         self.refused(*train, 500, "--type", "word", parts=["--type", "bpe"], status=USAGE)
         self.refused("tokenizer", "train", book, "--output", "ours.model", "--vocab-size", 500, parts=["--overwrite"], status=USAGE)
         self.refused("tokenizer", "train", bad, "--output", "new.model", "--vocab-size", 500, parts=["bad.txt", "UTF-8"])

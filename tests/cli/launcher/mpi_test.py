@@ -190,7 +190,7 @@ class Torchrun(RendezvousTest):
         result = subprocess.run([*self.torchrun("--nproc-per-node", "2", "--master-port", str(port)), str(DTRAIN), "doctor",
                                  "--threads", "1"], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, rf"rendezvous +.*rank 0.*torchrun.* port {port}, in ")
+        self.assertRegex(result.stdout, rf"rendezvous +.*rank 0, .*torchrun.* port {port}, in ")
 
     @unittest.skipIf(WHY_NOT, WHY_NOT)
     def test_ranks_under_torchrun_on_two_hosts_find_their_secret_in_its_store(self):

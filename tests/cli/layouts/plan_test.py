@@ -184,7 +184,7 @@ class Plan(FolderTest):
 
     def test_a_model_that_fits_nowhere_is_rejected_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
-        self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB.*\n$")
+        self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB; .*\n$")
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
         self.assertIn("--ranks", error)
         error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr
