@@ -23,6 +23,8 @@ from messages import assert_error
 
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+# Flags of runs whose steps must not depend on --steps, since they are compared with longer ones.
+CONSTANT_RATE = ("--schedule", "constant", "--warmup-steps", "0")
 GOLDEN = SOURCE / "tests" / "golden"
 PYTHON = SOURCE / ".deps" / "python" / "bin" / "python"  # has safetensors and PyTorch: scripts/setup.sh --dev makes it
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"

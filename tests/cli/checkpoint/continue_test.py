@@ -5,9 +5,9 @@ import json
 import os
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, USAGE, launched, make_folder, metrics_of, run
+from dtrain_harness import CONSTANT_RATE, DTRAIN, DTRUN, USAGE, launched, make_folder, metrics_of, run
 from messages import assert_names, lines_naming
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = [*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3"]
 
 

@@ -6,10 +6,10 @@ import re
 import shutil
 import unittest
 
-from dtrain_harness import USAGE, launched, make_folder, metrics_of, overriding, run, xxh3
+from dtrain_harness import CONSTANT_RATE, USAGE, launched, make_folder, metrics_of, overriding, run, xxh3
 from messages import assert_names, error_line, lines_naming
 
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = [*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3", "--val-fraction", "0.1"]
 CHECKPOINT = 6
 

@@ -15,11 +15,11 @@ import time
 import unittest
 
 from data_harness import DataTest, read_token_file
-from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, USAGE, final_model, metrics_of, run
+from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DATA, DTRAIN, DTRUN, GOLDEN, LIMIT, USAGE, final_model, metrics_of, run
 from messages import assert_names, error_line, lines_naming
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
+TINY = [*CONSTANT_RATE, "--layers", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
 ARTICLE = " \n = {} = \n \n {} \n = = Section = = \n \n More of it , said she . \n"
 
 
@@ -192,7 +192,7 @@ class WikiText(Training):
         assert_names(result.stderr, "--val-data test.dtok", "training data")
 
 
-SAVING = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+SAVING = [*CONSTANT_RATE, "--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
         "--checkpoint-every", "1", "--run-dir", "run"]
 
 
@@ -251,7 +251,7 @@ class DataIdentity(DataTest):
         assert_names(result.stderr, "ranks 0 and 1", "training data")
 
 
-ENDLESS = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
+ENDLESS = [*CONSTANT_RATE, "--layers", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--microbatch", "1", "--threads", "1",
            "--steps", "1000000", "--checkpoint-every", "5", "--tensorboard", "off", "--run-dir", "run"]
 
 

@@ -3,10 +3,10 @@
 import re
 import unittest
 
-from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, overriding, run
+from dtrain_harness import CONSTANT_RATE, DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, overriding, run
 from messages import error_line
 
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
+TINY = [*CONSTANT_RATE, "--layers", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
 # A flag of the table -> its value in the resumed run, and the flags of the original run beside TINY.
 CHANGES = {
     "refused": {"--seq-len": (8, []), "--val-fraction": (0.2, ["--val-fraction", 0.1]), "--seed": (2, []), "--global-batch": (4, []),

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 
+from dtrain_harness import CONSTANT_RATE
 from dtrun_harness import DTRUN, DtrunTest, main, wait_until
 from messages import assert_names
 from two_hosts import TwoHosts, why_not
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
-TRAINING = ["--schedule", "constant", "--warmup-steps", "0", "--strategy", "ddp", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+TRAINING = [*CONSTANT_RATE, "--strategy", "ddp", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
             "--global-batch", "8", "--threads", "1"]
 SAVING = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import time
 
-from dtrain_harness import DTRAIN, final_model, metrics_of, overriding, run
+from dtrain_harness import CONSTANT_RATE, DTRAIN, final_model, metrics_of, overriding, run
 from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, program_of, variable_of, wait_until
 from messages import assert_names, holds, lines_naming
 
 QUICKLY = ("--restart-backoff", "0.02")
 HANG = "sleep 60"
 TELL = 'tell() { echo "$1" >&$DTRUN_CONTROL_FD; }; '  # as dtrain tells dtrun
-TINY = ("--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4", "--lr", "3e-3",
+TINY = (*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4", "--lr", "3e-3",
         "--threads", "1", "--log-every", "0")
 
 

@@ -12,6 +12,7 @@ import sys
 import unittest
 
 from documents_harness import fences_of
+from dtrain_harness import CONSTANT_RATE
 from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output, wait_until
 from dtrun_harness import RANKS, children_of, program_of, variable_of
 
@@ -20,7 +21,7 @@ from messages import assert_names  # noqa: E402
 from slurm_cluster import NODES, SlurmCluster  # noqa: E402
 
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "1", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = [*CONSTANT_RATE, "--layers", "1", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--threads", "1", "--strategy", "ddp"]
 # Runs a command where there is no munge.
 WITHOUT_MUNGE = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/munge && exec "$@"', "sh")

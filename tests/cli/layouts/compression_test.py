@@ -3,10 +3,10 @@
 import json
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, metrics_of, run
+from dtrain_harness import CONSTANT_RATE, DTRAIN, DTRUN, FolderTest, GOLDEN, USAGE, metrics_of, run
 from messages import assert_names
 
-SMALL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 128, "--seq-len", 32, "--threads", 1, "--data", GOLDEN / "text.bin",
+SMALL = [*CONSTANT_RATE, "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 128, "--seq-len", 32, "--threads", 1, "--data", GOLDEN / "text.bin",
          "--global-batch", 4, "--microbatch", 1, "--compress-min-elements", 512]
 
 

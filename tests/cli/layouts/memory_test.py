@@ -7,11 +7,11 @@ import subprocess
 import tempfile
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, GOLDEN, front_end_alone, launched, make_folder, need_mounts, run
+from dtrain_harness import CONSTANT_RATE, DTRAIN, DTRUN, GOLDEN, front_end_alone, launched, make_folder, need_mounts, run
 from messages import assert_names, lines_naming
 from train_test import TINY, TrainTest
 
-SIZES = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
+SIZES = [*CONSTANT_RATE, "--layers", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
          "--microbatch", "8"]
 
 

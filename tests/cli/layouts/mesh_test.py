@@ -4,11 +4,11 @@ import functools
 import shutil
 import unittest
 
-from dtrain_harness import SOURCE, FolderTest, final_model, launched, make_folder, metrics_of, run
+from dtrain_harness import CONSTANT_RATE, FolderTest, SOURCE, final_model, launched, make_folder, metrics_of, run
 from rounding import condition_bound, largest_error, roundings
 from safetensors_file import tensors_of
 
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+TINY = [*CONSTANT_RATE, "--layers", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "11", "--eval-every", "2",
         "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
 LAYOUTS = {  # name: (ranks, flags), all with microbatches of two samples

@@ -2,10 +2,11 @@
 
 import unittest
 
+from dtrain_harness import CONSTANT_RATE
 from dtrain_harness import DTRAIN, SOURCE, USAGE, FolderTest, final_model, front_end_alone, launched, metrics_of, run
 from messages import assert_names, lines_naming
 
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+TINY = [*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "13", "--eval-every", "2", "--dropout", "0.1",
         "--threads", "1", "--steps", "3", "--data", SOURCE / "tests/golden/text.bin"]
 

@@ -6,7 +6,7 @@ import struct
 import unittest
 
 import dtrain_harness
-from dtrain_harness import DTRAIN, GOLDEN, FolderTest, final_model, metrics_of, overriding
+from dtrain_harness import CONSTANT_RATE, DTRAIN, FolderTest, GOLDEN, final_model, metrics_of, overriding
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LOW = ("bfloat16", "float16")
@@ -14,7 +14,7 @@ LOW = ("bfloat16", "float16")
 ALL_INSTRUCTIONS = {}
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 LOWEST = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
-TINY = ("--schedule", "constant", "--warmup-steps", "0", "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
+TINY = (*CONSTANT_RATE, "--layers", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
         "--val-fraction", 0.02, "--threads", 1, "--data", GOLDEN / "text.bin")
 
 

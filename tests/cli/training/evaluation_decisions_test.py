@@ -7,11 +7,12 @@ import shutil
 import tempfile
 import unittest
 
+from dtrain_harness import CONSTANT_RATE
 from dtrain_harness import CHECKPOINT, DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, overriding, run
 from messages import assert_names
 
 TEXT = GOLDEN / "text.bin"
-MODEL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
+MODEL = [*CONSTANT_RATE, "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
          "--tensorboard", "off"]
 PROMPT = "In the"
 KEEPING = ("--checkpoint-every", "5", "--keep-last", "2", "--keep-best", "--keep-every", "55")  # waits for the save of step 55

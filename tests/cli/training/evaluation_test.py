@@ -8,7 +8,7 @@ import struct
 import tempfile
 import unittest
 
-from dtrain_harness import (CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of,
+from dtrain_harness import (CONSTANT_RATE, CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of,
                             overriding, run)
 from messages import assert_names
 from rounding import independent_rounding_bound
@@ -17,7 +17,7 @@ LENGTH, SEQUENCES = 32, 27
 # A forward pass of two levels rounds some 23 results, each a sum of up to 64 products.
 BOUND = independent_rounding_bound("float32", 23 * 64)
 TEXT = GOLDEN / "text.bin"
-MODEL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", LENGTH, "--global-batch", "8",
+MODEL = [*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", LENGTH, "--global-batch", "8",
          "--steps", "1", "--lr", "0", "--threads", "1", "--log-every", "0", "--checkpoint-every", "none"]
 
 

@@ -5,10 +5,10 @@ import json
 import re
 import unittest
 
-from dtrain_harness import GOLDEN, USAGE, FolderTest, final_model, launched, metrics_of, run
+from dtrain_harness import CONSTANT_RATE, FolderTest, GOLDEN, USAGE, final_model, launched, metrics_of, run
 from messages import assert_names
 
-SMALL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
+SMALL = [*CONSTANT_RATE, "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
          "--microbatch", "2", "--data", GOLDEN / "text.bin", "--val-fraction", "0.1", "--eval-sequences", "4"]
 # name: processes, flags
 LAYOUTS = {"single": (1, ["--strategy", "single", "--grad-accum", "2"]),

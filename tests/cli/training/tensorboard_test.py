@@ -6,7 +6,7 @@ import shutil
 import struct
 import unittest
 
-from dtrain_harness import GOLDEN, PYTHON, USAGE, FolderTest, launched, metrics_of, run
+from dtrain_harness import CONSTANT_RATE, FolderTest, GOLDEN, PYTHON, USAGE, launched, metrics_of, run
 from messages import assert_names
 
 # What TensorBoard itself would show: curves by tag, as [step, value], and texts by tag.
@@ -20,7 +20,7 @@ curves = {tag: [[event.step, event.value] for event in folder.Scalars(tag)] for 
 texts = {tag: [[event.step, event.tensor_proto.string_val[0].decode()] for event in folder.Tensors(tag)] for tag in tags["tensors"]}
 print(json.dumps({"curves": curves, "texts": texts}))
 """
-SMALL = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
+SMALL = [*CONSTANT_RATE, "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
          "--data", GOLDEN / "text.bin", "--val-fraction", "0.1", "--eval-every", "2", "--eval-sequences", "4"]
 CURVES = {"train/loss": "loss", "train/grad_norm": "grad_norm", "train/learning_rate": "learning_rate",
           "speed/tokens_per_second": "tokens_per_second", "speed/step_seconds": "step_seconds", "speed/wait_seconds": "wait_seconds",

@@ -8,14 +8,14 @@ import shutil
 import struct
 import unittest
 
-from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, front_end_alone, launched, make_folder,
+from dtrain_harness import (CONSTANT_RATE, BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, front_end_alone, launched, make_folder,
                             metrics_of, run)
 from messages import assert_names
 from rounding import condition_bound, largest_error, rounding_bound, roundings
 from safetensors_file import read_model, tensors_of, write_model
 
 TOY = BUILD / "toy" / "bin" / "dtrain"
-MODEL = ["--schedule", "constant", "--warmup-steps", "0", "--model", "toy", "--layers", "4", "--width", "16", "--toy-hidden", "24", "--toy-groups", "4", "--tie-layers", "off"]
+MODEL = [*CONSTANT_RATE, "--model", "toy", "--layers", "4", "--width", "16", "--toy-hidden", "24", "--toy-groups", "4", "--tie-layers", "off"]
 WORK = [*MODEL, "--seq-len", "16", "--global-batch", "8", "--microbatch", "1", "--lr", "1e-2", "--val-fraction", "0.05",
         "--eval-sequences", "11", "--threads", "1", "--dtype", "float64", "--steps", "4", "--checkpoint-every", "2",
         "--data", GOLDEN / "text.bin"]

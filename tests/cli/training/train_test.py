@@ -13,13 +13,14 @@ import termios
 import time
 import unittest
 
+from dtrain_harness import CONSTANT_RATE
 from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, overriding, screen_lines, terminal_output, wait_until
 from dtrun_harness import family, program_of, variable_of
 from messages import assert_names, lines_naming
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
-TINY = ["--schedule", "constant", "--warmup-steps", "0", "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+TINY = [*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "16", "--threads", "1",
         "--eval-every", "0", "--checkpoint-every", "0", "--sample-every", "0"]
 LIMIT = 60  # seconds after which a test has failed; none needs more than a few
