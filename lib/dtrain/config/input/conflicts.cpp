@@ -134,9 +134,7 @@ bool rounds_twice(const Config& c) {
 bool decays_too_long(const Config& c) {
   const TrainConfig& train = c.train;
   const bool decays = train.schedule == ScheduleShape::warmup_stable_decay;
-  const std::int64_t given = train.warmup_steps.value_or(default_warmup_steps(train.steps));
-  const std::int64_t warmup = given > train.steps ? train.steps / 2 : given;
-  return decays && train.epochs == 0 && warmup + train.decay_steps > train.steps;
+  return decays && train.epochs == 0 && warmup_steps_of(train) + train.decay_steps > train.steps;
 }
 
 bool begins_at_path(const Config& c) { return c.checkpoint.resume.kind == Resume::Kind::path; }

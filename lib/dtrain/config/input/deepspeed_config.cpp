@@ -55,7 +55,6 @@ constexpr std::string_view kSections[] = {"optimizer",
                                           "zero_optimization",
                                           "zero_optimization.offload_optimizer",
                                           "zero_optimization.offload_param"};
-constexpr std::string_view kAuto = "auto";
 
 void flatten_all(const Json& object, const std::string& prefix,
                  std::vector<std::pair<std::string, Json>>& entries) {
@@ -103,7 +102,7 @@ class Reader {
     for (const auto& [name, value] : entries_) {
       if (name != key) continue;
       taken_.insert(name);
-      return value == kAuto ? nullptr : &value;
+      return value == kAutomatic ? nullptr : &value;
     }
     return nullptr;
   }
@@ -125,8 +124,9 @@ class Reader {
     return std::ranges::any_of(entries_, [&](const auto& entry) { return entry.first == key; });
   }
   [[nodiscard]] bool is_auto(std::string_view key) const {
-    return std::ranges::any_of(
-        entries_, [&](const auto& entry) { return entry.first == key && entry.second == kAuto; });
+    return std::ranges::any_of(entries_, [&](const auto& entry) {
+      return entry.first == key && entry.second == kAutomatic;
+    });
   }
 
   /// text: as written in a flag. key: DeepSpeed's, for messages.
@@ -158,7 +158,8 @@ class Reader {
            path_, base::json_text(entries_.front().first));
     }
     for (const auto& [name, value] : entries_) {
-      if (!taken_.contains(name) && value != kAuto) flags.unused_deepspeed_keys.push_back(name);
+      if (!taken_.contains(name) && value != kAutomatic)
+        flags.unused_deepspeed_keys.push_back(name);
     }
     flags.num_deepspeed_assignments = found_.size();
     flags.assignments.insert(flags.assignments.begin(), found_.begin(), found_.end());
@@ -195,7 +196,7 @@ void take_betas(Reader& reader) {
   reader.set_number("train.beta2", (*betas)[1], kKey);
 }
 
-// Where a file gives an optimizer, DeepSpeed's defaults hold for what it leaves out of the update.
+// If a file names an optimizer, unspecified settings of the update have DeepSpeed's defaults.
 void add_defaults(Reader& reader) {
   constexpr std::string_view kOptimizer = "optimizer.type";
   constexpr std::string_view kScheduler = "scheduler.type";
@@ -220,7 +221,7 @@ void take_dtype(Reader& reader) {
 void take_sharding(Reader& reader) {
   constexpr std::string_view kKey = "zero_optimization.stage";
   constexpr std::string_view kStages = "0, 1, 2 or 3";
-  if (reader.is_auto(kKey)) reader.refuse(kKey, kAuto, kStages);
+  if (reader.is_auto(kKey)) reader.refuse(kKey, kAutomatic, kStages);
   const Json* stage = reader.take(kKey);
   if (stage == nullptr || *stage == 0) return reader.set("layout.strategy", "ddp", kKey);
   const std::string found = number_text(*stage);

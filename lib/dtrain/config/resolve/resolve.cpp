@@ -105,11 +105,8 @@ void check_compile(const Config& config) {
   }
 }
 
-// A run shorter than its warm-up, such as a short trial of a shipped configuration, warms up over
-// its first half.
 void resolve_training(TrainConfig& train) {
-  if (!train.warmup_steps) train.warmup_steps = default_warmup_steps(train.steps);
-  if (*train.warmup_steps > train.steps) train.warmup_steps = train.steps / 2;
+  train.warmup_steps = warmup_steps_of(train);
   const bool decays_at_the_end = train.schedule == ScheduleShape::warmup_stable_decay;
   if (decays_at_the_end && train.decay_steps == 0) {
     train.decay_steps = std::min((train.steps + 9) / 10, train.steps - *train.warmup_steps);
@@ -224,7 +221,10 @@ double default_learning_rate(std::int64_t width) {
   return kRate * std::sqrt(std::min(1.0, kRateWidth / static_cast<double>(width)));
 }
 
-std::int64_t default_warmup_steps(std::int64_t steps) { return steps / kWarmupShare; }
+std::int64_t warmup_steps_of(const TrainConfig& train) {
+  const std::int64_t steps = train.warmup_steps.value_or(train.steps / kWarmupShare);
+  return steps > train.steps ? train.steps / 2 : steps;
+}
 
 Dtype wide_dtype(const MachineConfig& machine) {
   return machine.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;

@@ -109,7 +109,8 @@ void check_auto_device(const DeviceName& device);
 /// (docs/guide/benchmarks.md).
 [[nodiscard]] double default_learning_rate(std::int64_t width);
 
-/// The steps of --warmup-steps auto.
-[[nodiscard]] std::int64_t default_warmup_steps(std::int64_t steps);
+/// The steps of the warm-up: as given, or a share of the steps. A run shorter than its warm-up, such
+/// as a short trial of a shipped configuration, warms up over its first half.
+[[nodiscard]] std::int64_t warmup_steps_of(const TrainConfig& train);
 
 }  // namespace dtrain::config
