@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/base/overloaded.h"
 #include "launcher/local/processes.h"
 #include "launcher/output/output_writer.h"
 
@@ -27,11 +28,6 @@ using Source = Event::Source;
 
 constexpr auto kSuspendWindow = 200ms;
 constexpr std::size_t kMaxControlText = 8192;
-
-template <typename... Actions>
-struct Overloaded : Actions... {
-  using Actions::operator()...;
-};
 
 void watch_output(const EventLoop& loop, std::span<const Rank> ranks, bool watches) {
   for (const Rank& rank : ranks) {
@@ -195,7 +191,7 @@ void Supervisor::carry_out(const Decision& decision) {
   };
   RankTable& table = state_.ranks;
   std::visit(
-      Overloaded{
+      dtrain::base::Overloaded{
           [&](const Say& say) { output_.say(say.text); },
           [&](const SignalRanks& order) { ranks_.signal_groups(order.signals, order.line); },
           [&](const KillRanks&) { ranks_.kill(); },
@@ -223,7 +219,7 @@ void Supervisor::carry_out(const Decision& decision) {
 void Supervisor::on_signals() {
   std::array<unsigned char, 64> signals;
   const ssize_t count = ::read(watchdog_.signals.get(), signals.data(), signals.size());
-  if (count == 0) {  // the watchdog was killed, so nobody waits for a status
+  if (count == 0) {  // the watchdog was killed, so no process waits for a status
     kill_descendants(1s);
     write_error_for_a_while(own_prefix(job_.options) + "was killed; all its ranks were ended\n");
     state_.verdict.request = SIGKILL;

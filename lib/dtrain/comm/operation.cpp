@@ -1,16 +1,12 @@
 #include "dtrain/comm/operation.h"
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/overloaded.h"
 #include "dtrain/comm/reduce.h"
 
 namespace dtrain::comm {
 
 namespace {
-
-template <typename... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
 
 /// Checks what each operation requires, besides dense tensors.
 struct Requirements {
@@ -64,20 +60,20 @@ PartedTensor::PartedTensor(at::Tensor whole, std::span<const std::int64_t> count
 
 OperationTensors tensors_of(Operation& operation) {
   return std::visit(
-      Overloaded{[](Barrier&) { return OperationTensors(); },
-                 [](AllReduce& call) { return OperationTensors{.written = &call.tensor}; },
-                 [](ReduceScatter& call) {
-                   return OperationTensors{&call.input, &call.output};
-                 },
-                 [](AllGather& call) {
-                   return OperationTensors{&call.input, &call.output.tensor};
-                 },
-                 [](AllToAll& call) {
-                   return OperationTensors{&call.input.tensor, &call.output.tensor};
-                 },
-                 [](Broadcast& call) { return OperationTensors{.written = &call.tensor}; },
-                 [](Send& call) { return OperationTensors{.read = &call.tensor}; },
-                 [](Recv& call) { return OperationTensors{.written = &call.tensor}; }},
+      base::Overloaded{[](Barrier&) { return OperationTensors(); },
+                       [](AllReduce& call) { return OperationTensors{.written = &call.tensor}; },
+                       [](ReduceScatter& call) {
+                         return OperationTensors{&call.input, &call.output};
+                       },
+                       [](AllGather& call) {
+                         return OperationTensors{&call.input, &call.output.tensor};
+                       },
+                       [](AllToAll& call) {
+                         return OperationTensors{&call.input.tensor, &call.output.tensor};
+                       },
+                       [](Broadcast& call) { return OperationTensors{.written = &call.tensor}; },
+                       [](Send& call) { return OperationTensors{.read = &call.tensor}; },
+                       [](Recv& call) { return OperationTensors{.written = &call.tensor}; }},
       operation);
 }
 
@@ -99,19 +95,19 @@ CallRecord record_of(const Operation& operation, std::span<const std::int64_t> w
     record.count = tensor.numel();
     if (peer >= 0) record.peer = world_ranks[static_cast<std::size_t>(peer)];
   };
-  std::visit(Overloaded{[&](const Barrier&) { record.op = "barrier"; },
-                        [&](const AllReduce& call) {
-                          note(call.op == ReduceOp::sum ? "all_reduce" : "all_reduce max",
-                               call.tensor);
-                        },
-                        [&](const ReduceScatter& call) { note("reduce_scatter", call.input); },
-                        [&](const AllGather& call) {
-                          note(call.takes_counts ? "all_gather_v" : "all_gather", call.input);
-                        },
-                        [&](const AllToAll& call) { note("all_to_all", call.input.tensor); },
-                        [&](const Broadcast& call) { note("broadcast", call.tensor, call.root); },
-                        [&](const Send& call) { note("send", call.tensor, call.peer); },
-                        [&](const Recv& call) { note("recv", call.tensor, call.peer); }},
+  std::visit(base::Overloaded{
+                 [&](const Barrier&) { record.op = "barrier"; },
+                 [&](const AllReduce& call) {
+                   note(call.op == ReduceOp::sum ? "all_reduce" : "all_reduce max", call.tensor);
+                 },
+                 [&](const ReduceScatter& call) { note("reduce_scatter", call.input); },
+                 [&](const AllGather& call) {
+                   note(call.takes_counts ? "all_gather_v" : "all_gather", call.input);
+                 },
+                 [&](const AllToAll& call) { note("all_to_all", call.input.tensor); },
+                 [&](const Broadcast& call) { note("broadcast", call.tensor, call.root); },
+                 [&](const Send& call) { note("send", call.tensor, call.peer); },
+                 [&](const Recv& call) { note("recv", call.tensor, call.peer); }},
              operation);
   return record;
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/overloaded.h"
 #include "dtrain/base/text/nearest.h"
 #include "dtrain/base/text/number.h"
 #include "dtrain/config/schema/schema.h"
@@ -28,12 +29,6 @@ using base::fail;
 // Units of settings whose values may be given in other units: "10m", "200MB".
 constexpr std::string_view kSeconds = "seconds";
 constexpr std::string_view kMegabytesPerSecond = "MB/s";
-
-// A visitor made of one function per field type.
-template <typename... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
 
 template <typename T>
 constexpr bool kIsAutomatic = false;
@@ -276,7 +271,7 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
     check_value(setting, origin, value);
     field(config) = std::move(value);
   };
-  std::visit(Overloaded{text, plain}, setting.field);
+  std::visit(base::Overloaded{text, plain}, setting.field);
 }
 
 }  // namespace
@@ -310,7 +305,7 @@ Json value_json(const Setting& setting, const Config& config) {
       return value;
     }
   };
-  return std::visit(Overloaded{text, plain}, setting.field);
+  return std::visit(base::Overloaded{text, plain}, setting.field);
 }
 
 std::string value_text(const Setting& setting, const Config& config) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "dtrain/base/overloaded.h"
 #include "dtrain/base/text/text.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/internal/summary_text.h"
@@ -25,16 +26,11 @@ std::string gradient_of(const StepEvent& event) {
                    : fmt::format("grad {:.3f}", without_nan_sign(event.grad_norm));
 }
 
-template <typename... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-
 }  // namespace
 
 void ConsoleSink::write(const Event& event, std::span<const Figure> /*figures*/) {
-  std::visit(
-      Overloaded{[this](const SampleEvent& e) {
+  std::visit(base::Overloaded{
+                 [this](const SampleEvent& e) {
                    print_progress(fmt::format("step {} | sample: {}", e.step, e.text));
                  },
                  [this](const WarningEvent& e) { console_.print("dtrain: warning: " + e.message); },
@@ -43,7 +39,7 @@ void ConsoleSink::write(const Event& event, std::span<const Figure> /*figures*/)
                  [this](const RunSummary& e) { console_.print_progress(summary_text(e)); },
                  [](const RecoveryEvent&) {}, [](const FailureEvent&) {},
                  [this](const auto& e) { show(e); }},
-      event);
+             event);
 }
 
 void ConsoleSink::print(std::string_view text) {
