@@ -51,9 +51,9 @@ template <typename Number>
 [[nodiscard]] std::chrono::duration<double> hang_timeout_from(std::string_view name,
                                                               std::string_view value);
 
-/// Where srun started one dtrun per node: the number of nodes, which one this is, and where they
-/// meet, unless the command line says how many nodes there are; and without -n a rank for each of
-/// the step's GPUs on this node, else for each of its cores. `given` holds the options of the
+/// If srun started one dtrun per node, fills in the number of nodes, this node's rank and the
+/// rendezvous address, unless the command line gives the number of nodes; and without -n one rank
+/// for each of the step's GPUs on this node, or else for each of its cores. `given` holds the options of the
 /// command line, and gets those that were filled in.
 ///
 /// Throws: Error{usage} for several tasks per node, or if the first node's address is unknown.

@@ -41,7 +41,7 @@ constexpr int kMaxRestarts = 1'000'000;
 constexpr int kMaxEmulatedNodes = 64;
 constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 
-/// Of an option that torchrun needs and dtrun does not, or that is looked for apart.
+/// Ignores an option that torchrun needs and dtrun does not, or that is parsed separately.
 void accept(Options&, std::string_view, std::string_view) {}
 
 /// Sets `field` to what `read` makes of the option's name and value.
@@ -182,7 +182,7 @@ std::string spelling_of(const OptionRow& row, std::span<const std::string> words
   return spelling;
 }
 
-/// What the command line says, in `words`, then what the environment says of the rest.
+/// Reads options from the command line `words`, then missing ones from the environment.
 Given take_options(const CLI::App& app, std::span<const std::string> words, Options& options) {
   Given given;
   bool has_one_node = false;

@@ -88,7 +88,7 @@ void Shutdown::deadline_passed(const Moment& now) {
 void Shutdown::hurry(bool kills, const Moment& now) {
   if (step_ == Step::writing_logs) {
     if (!deadline_) enter(Step::writing_logs, kLogLimit, now);
-  } else if (step_ == Step::draining) {  // nobody reads dtrun's output
+  } else if (step_ == Step::draining) {  // dtrun's output has no reader
     step_ = Step::done;
   } else if (kills && step_ != Step::done) {
     kill_orphans();

@@ -70,7 +70,7 @@ void FailureJudge::rank_stopped(const Rank& rank, const Moment& now) {
 }
 
 // During attribution, a rank that fails replaces a culprit that blames another. If the culprit
-// blames nobody, another failure only shows that the errors differ.
+// blames no rank, another failure only shows that the errors differ.
 void FailureJudge::begin_failure(const Rank& culprit, const Moment& now) {
   Verdict& verdict = state_.verdict;
   RankTable& ranks = state_.ranks;

@@ -86,7 +86,7 @@ class HangWatch {
   [[nodiscard]] bool watches_any() const { return watches_any_; }
   /// True if the rank has sent a heartbeat within the limit.
   [[nodiscard]] bool is_alive(int rank, Time now) const;
-  /// Of the ranks that run; nullopt if none is watched.
+  /// Returns the longest silence among running ranks; nullopt if no rank is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 
   /// A rank that exceeds the limit. Checks all ranks, so ten times a second at most.

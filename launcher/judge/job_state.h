@@ -45,7 +45,7 @@ struct JobState {
   std::vector<Decision> decisions;
 
   [[nodiscard]] bool is_coordinator() const { return placement.node_rank == 0; }
-  /// Returns whether no failure is known, and nobody wants the job to stop.
+  /// True if no failure is known and no stop was requested.
   [[nodiscard]] bool is_undisturbed() const { return phase <= Phase::diagnosing; }
 
   /// Enters a phase, or prolongs it.

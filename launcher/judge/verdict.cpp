@@ -160,7 +160,7 @@ AbortOrder abort_order(const Verdict& verdict, const std::vector<Rank>& ranks,
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   order.rank = culprit.index;
   order.reason = describe(culprit);
-  // Where the job has not begun, the culprit's own line says it all.
+  // If the job has not begun, the culprit's own line suffices.
   order.quietly = culprit.reported_error && !has_begun(ranks);
   return order;
 }

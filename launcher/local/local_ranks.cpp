@@ -107,7 +107,7 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
                           stream_options(job, index, Stream::error, console, logs));
 
   RankStart start{.index = index, .control_fd = control.writer.get()};
-  // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
+  // If output is redirected, a program's progress belongs there (dtrun ... | tee log).
   const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
   if (error_stream.live() && sees_all) {
     start.terminal_columns = error_stream.columns_left(console.columns());

@@ -51,8 +51,7 @@ class LocalRanks {
   /// Reaps the rank's process if it has ended. Returns its end, without the time; nullopt if the
   /// rank runs or was reaped before.
   [[nodiscard]] static std::optional<RankEnd> reap(const Rank& rank);
-  /// Reaps processes that ranks have left behind, which nobody else reports. now_ns: since the
-  /// start. counts: whether their ends may replace those of their ranks, as after a stop.
+  /// Reaps orphaned descendants of ranks, which have no other parent. now_ns: since the start. counts: whether their ends may replace those of their ranks, as after a stop.
   void reap_orphans(std::int64_t now_ns, bool counts);
   /// From now on such ends count as those of the ranks.
   void adopt_orphan_ends();

@@ -101,7 +101,7 @@ void NodeConnections::write_to(Peer& peer) {
 std::vector<NodeEvent> NodeConnections::take() {
   if (!epoll_) return {};
   std::vector<NodeEvent> events = std::exchange(put_back_, {});
-  // What has come is read before anybody is called silent: this process may have been stopped.
+  // Received data is read before a node is declared silent: this process may have been stopped.
   if (std::exchange(has_taken_, true)) {
     take_from_ready(events);
   } else {
@@ -173,7 +173,7 @@ void NodeConnections::check_heartbeats(std::vector<NodeEvent>& events) {
 }
 
 void NodeConnections::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
-  // What waits for a silent machine must not keep the port after this process.
+  // Unsent data for a silent machine must not keep the port after this process has exited.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   if (loss != NodeLoss::closed) {
     ::setsockopt(peer.stream.socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));

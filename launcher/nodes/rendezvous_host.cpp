@@ -124,7 +124,7 @@ class RendezvousServer {
     for (JoinedNode& guest : guests_) guest.stream.send(encode(NodeMessage::waiting, 0, missing()));
   }
 
-  /// Ends the rendezvous for everybody who has come.
+  /// Ends the rendezvous for all connected nodes.
   [[noreturn]] void refuse_all(ErrorKind kind, const std::string& text) {
     const std::string body =
         dtrain::net::MessageWriter().number(static_cast<std::uint64_t>(kind)).text(text).bytes();

@@ -26,8 +26,8 @@ class LogFolder {
   [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
-  /// Where a torch.distributed program writes why it failed, which does not exist when the attempt
-  /// begins; empty if the attempt has no logs.
+  /// Path of the error file that a torch.distributed program writes; it does not exist when the
+  /// attempt begins; empty if the attempt has no logs.
   [[nodiscard]] std::string error_file(int rank) const;
   /// Creates the log of one stream ("stdout" or "stderr"). No file if the attempt has no logs, or
   /// if it cannot be created: then `why_not` has the reason.

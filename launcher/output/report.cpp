@@ -61,7 +61,7 @@ void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, Shar
 
 void report_culprit(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
-  if (is_shared_error(culprit, ranks)) {  // it has been printed, and nobody is to blame
+  if (is_shared_error(culprit, ranks)) {  // already printed, and no single rank caused it
     if (culprit.reported_error->blames_another()) report_blames({}, ranks, console);
     return;
   }

@@ -57,7 +57,7 @@ class SharedOutput {
   void finish(std::chrono::duration<double> patience);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t pending() const;
-  /// Of these, the bytes that wait for a reader rather than for disk space.
+  /// The pending bytes that wait for a reader rather than for disk space.
   [[nodiscard]] std::size_t pending_for_readers() const;
   /// Woken when bytes were written.
   [[nodiscard]] const std::shared_ptr<const Waker>& waker() const { return waker_; }

@@ -146,7 +146,7 @@ class LauncherLink {
   std::thread thread_;
 };
 
-/// Whether an error concerns this rank alone or all ranks.
+/// Scope of an error: this rank alone, or all ranks.
 enum class ErrorScope { own, all };
 
 /// Sends this process's error line to dtrun, which prints a line common to all ranks once. scope

@@ -11,7 +11,7 @@
 
 namespace dtrain::comm {
 
-/// What a backend plugs into a CpuWorld.
+/// Functions that a backend provides to a CpuWorld.
 struct CpuBackend {
   std::string_view name;
   /// Connects a new group of several ranks.

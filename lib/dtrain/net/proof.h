@@ -61,7 +61,7 @@ struct TcpEnd {
   sockaddr_storage remote{};
 };
 
-/// What the kernel reports about one end of a connection.
+/// The kernel's report about one end of a connection.
 struct TcpOwner {
   uid_t user = 0;
   std::uint64_t inode = 0;  ///< 0: no process holds it any more, and `user` is meaningless

@@ -13,7 +13,7 @@
 
 namespace dtrain::train {
 
-/// Where a launch starts.
+/// A launch's starting point.
 struct StartPoint {
   std::int64_t step = 0;
   std::int64_t samples = 0;  ///< consumed from the current data

@@ -48,7 +48,7 @@ struct MemoryBound {
 /// root: prefix of /proc and of every mount point; for tests.
 [[nodiscard]] std::vector<MemoryBound> memory_bounds(const std::string& root = {});
 
-/// Whether memory suffices. exceeds: more is needed than available; tight: more than 80 % of it.
+/// Result of a memory check. exceeds: more is needed than available; tight: more than 80 % of it.
 enum class Fit { well, tight, exceeds };
 
 /// Compares needed with available bytes.

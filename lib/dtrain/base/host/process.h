@@ -52,8 +52,8 @@ void require_threads(std::int64_t count);
 /// them. Call first in main.
 void end_on_stop_signals() noexcept;
 
-/// Whether a stop line names the signal. A launcher sends SIGTERM regardless of the signal that it
-/// received.
+/// Form of a stop line: with or without the signal, since a launcher sends SIGTERM regardless of the
+/// signal that it received.
 enum class StopLine { with_signal, without_signal };
 
 /// Makes these signals first write "dtrain: stopped by SIGINT", or "dtrain: stopped", and `rest` to

@@ -42,7 +42,7 @@ struct ChosenLayout {
                                                   const planner::Rates& rates,
                                                   const planner::MemoryLimits& memory);
 
-/// Whether an earlier attempt of this launch has begun the run.
+/// Tells whether an earlier attempt of this launch began the run.
 enum class Attempt { first, later };
 
 /// Lowers an automatic microbatch to the largest one that fits --memory-limit, or 80 % of the memory

@@ -21,7 +21,7 @@
 
 namespace dtrain::commands {
 
-/// What a rank has opened before its layout is chosen; outlives its TrainingRun.
+/// Resources that a rank opens before its layout is chosen; outlives its TrainingRun.
 struct RankContext {
   const base::RankEnv& env;
   base::LauncherLink& link;

@@ -78,7 +78,7 @@ struct Syntax {
   std::string_view text = {};
 };
 
-/// What a resume does if a setting differs from the checkpoint's.
+/// Action of a resume if a setting differs from the checkpoint's.
 enum class OnResume {
   free,            ///< accepts it: later steps keep their bits
   reported,        ///< accepts it with a warning: later steps change bits
@@ -102,7 +102,7 @@ struct Requirements {
   std::array<const Requirement*, 3> all = {};  ///< unused entries are null
 };
 
-/// What older builds called a setting: these names keep working.
+/// Former key and flag of a setting, which remain valid.
 struct FormerName {
   std::string_view key = {};
   std::string_view flag = {};

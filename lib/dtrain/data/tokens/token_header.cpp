@@ -28,7 +28,7 @@ struct RawHeader {
 };
 static_assert(sizeof(RawHeader) == kTokenHeaderBytes);
 
-/// What version 3 appends to it.
+/// Fields that version 3 appends.
 struct RawDetails {
   std::uint64_t checksum_of_tokens;
   TokenDetails details;

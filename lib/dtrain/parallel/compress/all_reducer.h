@@ -125,7 +125,7 @@ class DenseAllReducer final : public AllReducer {
   std::vector<InFlightReduction> in_flight_;
 };
 
-/// Which gradients an AllReducer sums, and how it sends them.
+/// Gradients that an AllReducer sums, and the encoding in which it sends them.
 struct AllReducerSetup {
   const param::ArenaLayout& layout;
   param::ShardId shard{};

@@ -14,7 +14,7 @@ namespace dtrain::parallel {
 /// Pipeline stages that hold each parameter, ascending.
 using ParameterHolders = base::IndexedVector<param::ParameterId, std::vector<std::int64_t>>;
 
-/// What a pipeline stage computes and holds. The default is a rank that computes the whole model.
+/// Contents of a pipeline stage. The default is a rank that computes the whole model.
 struct StagePlan {
   /// Passes and messages of a step; empty: sequential_actions().
   std::vector<Action> actions = {};

@@ -39,7 +39,7 @@ class ZipReader {
     std::vector<ZipEntry> entries;
     std::uint64_t at = directory.offset;
     for (std::uint64_t i = 0; i < directory.count; ++i) at = read_entry(at, entries);
-    // Of two archives in one file, the second's directory would give the first one's bytes.
+    // If a file holds two archives, the second directory would yield bytes of the first archive.
     if (at != directory.end) refuse_damage(kMisplaced);
     // Overlapping entries would let a small file cause millions of reads of the same bytes.
     std::uint64_t total = 0;  // no overflow: each is at most the file's size

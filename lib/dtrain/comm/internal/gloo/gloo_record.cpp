@@ -18,7 +18,7 @@ using base::ErrorKind;
 // gloo copies its numbers in native byte order.
 static_assert(std::endian::native == std::endian::little);
 
-// Of an endpoint: its port and address.
+// An endpoint's port and address.
 constexpr std::size_t kIpv4Bytes = sizeof(in_port_t) + sizeof(in_addr);
 constexpr std::size_t kIpv6Bytes = sizeof(in_port_t) + sizeof(in6_addr);
 

@@ -91,7 +91,7 @@ class HierTransport final : public Transport {
   bool is_ordered_;
 };
 
-/// What connect_hier() needs to create groups.
+/// Inputs of connect_hier().
 struct HierGroups {
   std::vector<std::int64_t> host_of_rank;  ///< by world rank
   bool is_ordered = true;                  ///< Reduction::ordered

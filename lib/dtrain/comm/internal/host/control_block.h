@@ -35,7 +35,7 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
-/// Where the other ranks find a rank's tensor for a collective call.
+/// Location of a rank's tensor in a collective call, for the other ranks.
 struct BufferDescriptor {
   CollectiveCall call;
   std::uint64_t location = 0;  ///< of its tensor or chunks: bytes from the start of its memory
@@ -57,7 +57,7 @@ struct Futex {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-/// What one member publishes at an arrival.
+/// Values that a member publishes when it arrives.
 struct alignas(64) Slot {
   BufferDescriptor buffer;
   alignas(64) std::byte data[kSmallBytes];
@@ -99,7 +99,7 @@ struct alignas(64) Mailbox {
   alignas(64) Futex consumed;  ///< chunks that the receiver has copied; never reset
 };
 
-/// Whether the group is closed, and why.
+/// Close state of the group, and its reason.
 struct CloseState {
   static constexpr std::uint32_t kOpen = 0;
   static constexpr std::uint32_t kBeingWritten = 1;

@@ -12,7 +12,7 @@
 
 namespace dtrain::comm {
 
-/// What a rank tells the others about its host.
+/// Facts about its host that a rank sends to the others.
 struct HostInfo {
   std::string host;      ///< host_digest() of its host_of_process()
   std::string obstacle;  ///< why it cannot share memory; empty: it can

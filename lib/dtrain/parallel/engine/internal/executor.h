@@ -31,7 +31,7 @@ struct ExecutorInput {
   std::function<void()> on_last_losses;
 };
 
-/// What two neighbouring stages exchange.
+/// Data exchanged by neighbouring stages.
 enum class TransferKind {
   activations,  ///< to the next stage; from the last stage to the first one's next chunk
   gradients,    ///< in the opposite direction
