@@ -1,5 +1,5 @@
-// The clock of durations and deadlines, which excludes the time during which the process was
-// stopped.
+// The clock for durations and deadlines. Deadlines exclude the time for which the process is
+// suspended.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,18 @@ using Seconds = std::chrono::duration<double>;
   return Seconds(Clock::now() - start).count();
 }
 
-/// Starts to count suspended_time(), with a thread that wakes twice a second and takes a gap of
-/// more than a second for a stop. Counts nothing if the system starts no thread. Call once.
+/// Starts the thread that measures suspended_time(). It wakes twice a second and counts a gap of
+/// more than one second as a suspension. If the thread cannot be started, suspended_time() stays 0.
+/// Call once.
 void count_suspensions() noexcept;
 
-/// Total time for which this process was stopped, including a current stop: by Ctrl-Z, SIGSTOP, a
-/// debugger, a frozen control group, or a batch system that suspends jobs.
+/// Total time for which this process was suspended, including a current suspension: by Ctrl-Z,
+/// SIGSTOP, a debugger, a frozen control group, or a batch system.
 ///
 /// Threads: any.
 [[nodiscard]] Clock::duration suspended_time() noexcept;
 
-/// The deadline of an operation, counted from construction without suspended_time().
+/// The deadline of an operation: `limit` after construction, not counting suspended_time().
 class Deadline {
  public:
   explicit Deadline(std::chrono::milliseconds limit)
@@ -33,7 +34,7 @@ class Deadline {
   [[nodiscard]] std::chrono::milliseconds limit() const { return limit_; }
   [[nodiscard]] Clock::time_point end() const { return end_ + suspended_time(); }
   [[nodiscard]] bool passed() const {
-    const auto now = Clock::now();  // read before end(): a stop in between must not count
+    const auto now = Clock::now();  // read before end(): a suspension in between must not count
     return now >= end();
   }
   /// At least 1 ms, because backends take 0 as infinite.
@@ -44,7 +45,7 @@ class Deadline {
 
  private:
   std::chrono::milliseconds limit_;
-  Clock::time_point end_;  // without future stops
+  Clock::time_point end_;  // excludes later suspensions
 };
 
 }  // namespace dtrain::base

@@ -1,7 +1,8 @@
-// Elementary functions with the same bits on every CPU; the C library and vector libraries select
-// different implementations by CPU.
+// Elementary functions whose results are bit-identical on every CPU. The C library and vector
+// libraries select their implementations by CPU, so their results differ.
 //
-// Each is a float64 polynomial, compiled without contraction, with an error below 1.5 ulp.
+// Each function is a float64 polynomial, compiled without FMA contraction, with an error below 1.5
+// ulp.
 #pragma once
 
 namespace dtrain::base {

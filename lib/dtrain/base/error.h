@@ -1,5 +1,5 @@
-// User-facing errors and their exit statuses (docs/guide/exit-status.md); assertions, which fail
-// only on a bug in dtrain.
+// User-facing errors with their exit statuses (docs/guide/exit-status.md), and assertions, which
+// fail only because of a bug in dtrain.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-/// Throws Error{internal} with the condition and source location unless `condition` holds; further
-/// arguments are a fmt format and its values.
+/// If `condition` is false, throws Error{internal} with its text and source location. Further
+/// arguments: an fmt format string and its values, for the message.
 #define DTRAIN_CHECK(condition, ...)                                                      \
   do {                                                                                    \
     if (!(condition)) [[unlikely]] {                                                      \
@@ -25,20 +25,20 @@ namespace dtrain::base {
 enum class ErrorKind : int {
   usage = 2,        ///< command line or configuration
   data = 3,         ///< token files, text
-  comm = 4,         ///< communication failed, or another rank did
-  timeout = 5,      ///< a deadline passed, a hang
+  comm = 4,         ///< communication failed, or another rank failed
+  timeout = 5,      ///< a deadline expired, or a rank hung
   checkpoint = 6,   ///< model files and checkpoints
   numerics = 7,     ///< non-finite loss or gradient; verification beyond tolerance
   memory = 8,       ///< out of memory
   interrupted = 9,  ///< stopped on request after saving
   rendezvous = 10,  ///< dtrun: not all nodes joined in time
-  port = 11,        ///< dtrun: no port
+  port = 11,        ///< dtrun: the port is in use
   spawn = 12,       ///< dtrun: the program could not be started
   device = 13,      ///< no such device, or it was lost
-  internal = 70,    ///< a defect of dtrain
+  internal = 70,    ///< a bug in dtrain
 };
 
-/// An error with a one-line message that names the setting or file, what was found and what to do.
+/// An error whose one-line message names the setting or file, the value found, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}

@@ -58,9 +58,10 @@ class Activity {
 };
 
 /// Marks a phase of unbounded duration, such as a save on a slow disk: while it exists, a lack of
-/// progress is not taken for a hang. Phases entered meanwhile do not end it.
+/// progress does not count as a hang. Phases entered meanwhile do not end it.
 ///
-/// Threads: the one that writes the activity. Destroyed in reverse order of construction.
+/// Threads: the one that writes the activity. Objects are destroyed in reverse order of
+///          construction.
 class LongPhase {
  public:
   /// phase: a string with static storage. `activity` must outlive this.
@@ -75,19 +76,20 @@ class LongPhase {
   const char* outer_;  // nullptr: none
 };
 
-/// Listens for dtrun's word that another rank has failed, and reports progress to it.
+/// Executes dtrun's commands, such as the abort after another rank has failed, and reports progress
+/// to dtrun.
 ///
-/// On `abort RANK REASON` or `leave`, and when the launcher is gone, the process ends at once with
-/// the status of ErrorKind::comm: no destructor runs and nothing is saved, because the others will
-/// not answer any more.
+/// On `abort RANK REASON` or `leave`, and when the connection to dtrun closes, the process ends at
+/// once with the status of ErrorKind::comm: no destructor runs and nothing is saved, because the
+/// other ranks no longer communicate.
 ///
-/// It answers dtrun's `records` from its own thread, so also while the rest of the process is
-/// stuck, and says once a second whether activity() has advanced.
+/// A listening thread answers dtrun's `records`, even while all other threads hang, and sends a
+/// heartbeat once a second if activity() has advanced.
 ///
-/// The descriptor stays open, for send_error_to_launcher. One of -1 means there is no launcher;
-/// then nothing is done.
+/// The destructor leaves the descriptor open, for send_error_to_launcher. All calls are no-ops if
+/// the descriptor is -1: there is no launcher.
 ///
-/// Threads: one caller; the listening thread takes no signals.
+/// Threads: one caller; the listening thread blocks all signals.
 class LauncherLink {
  public:
   explicit LauncherLink(int control_fd);
@@ -95,30 +97,33 @@ class LauncherLink {
   LauncherLink(const LauncherLink&) = delete;
   LauncherLink& operator=(const LauncherLink&) = delete;
 
-  /// Reports that `step` steps are done. Never waits: dropped when the launcher does not read.
+  /// Reports the number of completed steps; never blocks. The report is dropped if dtrun does not
+  /// read.
   /// waited: seconds that this rank has spent waiting for others since the start.
   void progress(std::int64_t step, double waited) noexcept;
   /// Reports that the checkpoint of `step` is committed; never blocks.
   /// advice: what dtrun prints if the job fails; one line.
   /// run: the run's name, one word; a script may have several runs.
   void committed(std::int64_t step, std::string_view run, std::string_view advice) noexcept;
-  /// Reports the path of the requeue file, which dtrun writes if it is asked to stop the job while
-  /// it would restart it.
+  /// Reports the path of the requeue file, which dtrun writes if the job is stopped instead of
+  /// restarted.
   void requeue_file(const std::string& path);
   /// The activity that this rank reports.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
   /// Sets the function that formats the communication lines of a hang report; empty: none. It is
   /// called from the listening thread. Returns once the previous function is no longer in use.
   void set_call_report(std::function<std::string()> calls);
-  /// Ignores dtrun's abort command from now on: this rank is failing and reports its own error,
-  /// however long its groups take to close. dtrun's --abort-grace bounds that.
+  /// Ignores dtrun's abort command from now on: this rank is failing and reports its own error
+  /// after closing its groups. dtrun's --abort-grace limits how long that may take.
   void ignore_abort() noexcept { obeys_abort_ = false; }
-  /// Sends a last, unrequested report because this rank fails, and ignores later requests, since by
-  /// then its calls have ended. A report that does not fit into the socket buffer is lost.
+  /// Sends a last report without a request, because this rank is failing. Later requests are
+  /// ignored, since the rank's calls will have ended by then. A report that exceeds the socket
+  /// buffer is lost.
   void send_last_records();
   /// The width of dtrun's terminal after its last resize; 0: never resized.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
-  /// The signal with which dtrun was asked to stop the job; ranks get SIGTERM instead. 0: none.
+  /// The signal with which the user asked dtrun to stop the job; dtrun sends SIGTERM to the ranks.
+  /// 0: none.
   [[nodiscard]] int stop_signal() const noexcept { return stop_signal_; }
   /// Seconds from the last failure to the job's recovery (docs/guide/dtrun.md), once dtrun has
   /// reported it; 0: nothing new.
@@ -149,8 +154,8 @@ class LauncherLink {
 /// Scope of an error: this rank alone, or all ranks.
 enum class ErrorScope { own, all };
 
-/// Sends this process's error line to dtrun, which prints a line common to all ranks once. scope
-/// all: every rank would fail with this error.
+/// Sends this process's error line to dtrun, which prints a line common to all ranks once. scope:
+/// all if every rank would fail with this error.
 ///
 /// Returns: true if dtrun has received it; otherwise the caller must print it.
 [[nodiscard]] bool send_error_to_launcher(int status, std::string_view line,

@@ -31,20 +31,20 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
   log_line("warning: " + fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Prints the one line "dtrain: error: ...", or has dtrun print it, and returns the exit status.
+/// Prints the line "dtrain: error: ...", directly or through dtrun, and returns the exit status.
 [[nodiscard]] int report_error(ErrorKind kind, std::string message, ErrorScope scope);
 
-/// report_error for the exception being handled; call it inside a catch block. The kind is an
-/// Error's own; `memory` for std::bad_alloc and for a thread that does not start; otherwise
+/// report_error for the exception being handled; call it inside a catch block. The kind is that of
+/// an Error, `memory` for std::bad_alloc and for a thread that cannot be started, otherwise
 /// `internal`.
 [[nodiscard]] int report_current_exception(ErrorScope scope = ErrorScope::own);
 
-/// Makes an exception that escapes a thread, e.g. a library's, end the process with one line and
-/// the status of its kind, instead of by a signal.
+/// Makes an exception that escapes a thread (e.g. of a library) end the process with one error line
+/// and the exit status of its kind, instead of by SIGABRT.
 void report_unhandled_exceptions() noexcept;
 
 /// Writes `message` to the file that TORCHELASTIC_ERROR_FILE names, if it is set, in the format of
-/// torch.distributed.elastic, with the current time. The message also takes the place of Python's
+/// torch.distributed.elastic, with the current time. The message also fills the field for Python's
 /// call stack, which torchrun prints. The file is readable by its owner alone. Links and other
 /// users' files are left unchanged; all failures are ignored.
 void write_error_file(std::string_view message) noexcept;
@@ -84,7 +84,7 @@ class ReportTimer {
 /// Threads: one.
 class WaitReporter {
  public:
-  /// limit: of the wait. advice: appended to the first line; empty: none.
+  /// limit: the longest wait, for the line. advice: appended to the first line; empty: none.
   WaitReporter(std::chrono::milliseconds limit, std::string advice)
       : limit_(limit), advice_(std::move(advice)) {}
 

@@ -15,37 +15,38 @@ namespace dtrain::base {
 /// dtrun did not start.
 struct StoreSockets {
   /// One node: this rank's end of dtrun's rendezvous socket, a pair of unix sockets
-  /// (DTRUN_STORE_FD); -1: ranks meet over TCP.
+  /// (DTRUN_STORE_FD); -1: the rendezvous uses TCP.
   int rendezvous_fd = -1;
-  /// Several nodes: where node 0's dtrun listens (DTRUN_STORE_PORT); 0: rank 0 listens by itself.
+  /// Several nodes: the port on which node 0's dtrun listens (DTRUN_STORE_PORT); 0: rank 0 opens
+  /// its own listening socket.
   std::int64_t port = 0;
-  /// On rank 0: the socket that listens there (DTRUN_STORE_LISTENER_FD); -1: none.
+  /// On rank 0: the listening socket of that port (DTRUN_STORE_LISTENER_FD); -1: none.
   int listener_fd = -1;
 };
 
-/// This process's place in its job. Without a launcher: rank 0 of 1.
+/// This process's rank and how it was launched. Without a launcher: rank 0 of 1.
 struct RankEnv {
   std::int64_t rank = 0;
   std::int64_t world_size = 1;
   std::int64_t local_rank = 0;        ///< among the ranks of this machine
   std::int64_t local_world_size = 1;  ///< ranks of this machine
   std::int64_t node_rank = 0;
-  std::int64_t num_nodes = 1;  ///< 0: the launcher did not say
-  std::string source;          ///< what set them: "RANK", "SLURM_PROCID", ...; empty: nobody
+  std::int64_t num_nodes = 1;  ///< 0: unknown
+  std::string source;  ///< the variable that set the rank: "RANK", "SLURM_PROCID", ...; empty: none
 
-  std::string master_addr;       ///< where rank 0's store listens; empty: not set
+  std::string master_addr;       ///< address of rank 0's store; empty: not set
   std::int64_t master_port = 0;  ///< 0: not set
   StoreSockets store;            ///< dtrun's sockets to rank 0's store
   int control_fd = -1;           ///< connection to dtrun (DTRUN_CONTROL_FD)
 
-  /// Under torchrun, whose own store occupies master_addr:master_port
-  /// (TORCHELASTIC_USE_AGENT_STORE): a key in it for this attempt; empty: rank 0 may listen there
+  /// Under torchrun, whose store occupies master_addr:master_port (TORCHELASTIC_USE_AGENT_STORE):
+  /// this attempt's key in torchrun's store. Empty: rank 0 may listen there
   std::string agent_store_key;
 
-  std::string job_token;       ///< the secret of a job that meets over TCP (DTRAIN_JOB_TOKEN)
-  std::string job_token_file;  ///< a file that holds it (DTRAIN_JOB_TOKEN_FILE)
+  std::string job_token;       ///< the job's secret, for a rendezvous over TCP (DTRAIN_JOB_TOKEN)
+  std::string job_token_file;  ///< a file that contains the secret (DTRAIN_JOB_TOKEN_FILE)
 
-  std::string gloo_interfaces;  ///< where gloo listens, separated by commas (GLOO_SOCKET_IFNAME)
+  std::string gloo_interfaces;  ///< gloo's interfaces, comma-separated (GLOO_SOCKET_IFNAME)
 
   /// OMP_NUM_THREADS, or SLURM's CPUs for a task, at most the usable cores; 0: neither is set
   std::int64_t threads_hint = 0;
@@ -121,8 +122,8 @@ void limit_openmp_spinning();
 void set_cuda_hardware_queues();
 
 /// Makes CUDA load every kernel eagerly instead of at its first launch, unless CUDA_MODULE_LOADING
-/// is set. Lazy loading synchronises with the GPU: during a receive, whose sender may wait for this
-/// rank, that would deadlock (docs/guide/devices.md). CUDA reads it at its first call.
+/// is set. Lazy loading synchronises with the GPU, which would deadlock during a receive if its
+/// sender waits for this rank (docs/guide/devices.md). CUDA reads it at its first call.
 ///
 /// Threads: one, before others may read the environment.
 void disable_lazy_kernel_loading();
@@ -131,8 +132,8 @@ void disable_lazy_kernel_loading();
 /// communicator is created.
 void set_nccl_interface(const std::string& name);
 
-/// The number of the `present` GPUs that are visible under this CUDA_VISIBLE_DEVICES (null: unset):
-/// CUDA reads the list up to the first invalid entry.
+/// Counts the visible GPUs among `present` ones. listed: the value of CUDA_VISIBLE_DEVICES, or null
+/// if it is unset; CUDA reads it up to the first invalid entry.
 [[nodiscard]] std::int64_t visible_gpus(const char* listed, std::int64_t present);
 /// The same for this process.
 [[nodiscard]] std::int64_t visible_gpus_of_process(std::int64_t present);

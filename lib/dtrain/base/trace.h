@@ -15,7 +15,7 @@ enum class TracePart {
   data,
   forward,
   backward,
-  units,  ///< starting gathers, releases and reductions
+  units,  ///< starting a unit's gathers, releases and reductions
   wait,   ///< for other ranks
   clip,
   update,
@@ -31,11 +31,11 @@ struct TraceLabel {
   std::int64_t value = 0;
 };
 
-/// Places marks in a device's stream, whose times become known once the device reaches them.
+/// Enqueues marks on a device's stream. A mark's time is known once the device has reached it.
 class DeviceMarks {
  public:
   virtual ~DeviceMarks() = default;
-  /// Places a mark after all work that the calling thread has enqueued; returns its number.
+  /// Enqueues a mark after all work that the calling thread has enqueued; returns its number.
   virtual std::int64_t mark() = 0;
 };
 
@@ -57,7 +57,8 @@ struct TraceSpan {
 /// Threads: one; a Span finds the trace of its thread.
 class Trace {
  public:
-  /// capacity: spans, allocated at once. marks: of the thread's device, or null; must outlive this.
+  /// capacity: spans, allocated at once. marks: those of the thread's device, or null; must outlive
+  /// this.
   explicit Trace(std::size_t capacity, DeviceMarks* marks = nullptr) : marks_(marks) {
     spans_.reserve(capacity);
   }
@@ -71,7 +72,7 @@ class Trace {
   [[nodiscard]] const std::vector<TraceSpan>& spans() const { return spans_; }
   /// The spans of add_concurrent(), which may overlap each other and spans().
   [[nodiscard]] const std::vector<TraceSpan>& concurrent() const { return concurrent_; }
-  /// Spans beyond the capacity.
+  /// The number of spans dropped because the trace was full.
   [[nodiscard]] std::int64_t num_lost() const { return num_lost_; }
 
   /// The calling thread's current trace; null: not tracing.

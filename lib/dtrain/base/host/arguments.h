@@ -18,11 +18,12 @@ void set_up_parser(CLI::App& app);
 
 /// Parses the arguments with `app`. Flags may be written with _ for -; "--flag=" gives an empty
 /// value; a value may begin with -- only after "=". A switch accepts "on", "off" and the like,
-/// unless it has disable_flag_override(). Unrecognised words are left in app.remaining(true), for
-/// as_typed(), possibly after a "--"; then missing required flags are not reported.
+/// unless it has disable_flag_override(). Unrecognised words stay in app.remaining(true), possibly
+/// after a "--"; as_typed() restores them. If there are any, missing required flags are not
+/// reported.
 ///
-/// Throws: CLI::CallForHelp for --help; Error{usage}, which begins with the subcommand's name, for
-///         a missing value or flag, and for values that an option rejects.
+/// Throws: CLI::CallForHelp for --help; Error{usage}, beginning with the subcommand's name, for a
+///         missing value or flag or an invalid value.
 void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
 
 /// Normalises a flag: "--batch_size" to "--batch-size", and mpirun's "-np" to "--np".
@@ -45,8 +46,8 @@ void parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
 /// "dtrain checkpoint list".
 [[nodiscard]] std::string command_path(const CLI::App& app);
 
-/// Wraps `text` at `columns` characters, between words. Continuation lines are indented by
-/// `indent`, or as their line is.
+/// Wraps `text` at `columns` characters, between words. Continuation lines are indented by `indent`
+/// columns, or like the line's own start if that is more.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t columns,
                                   std::size_t indent = 0);
 

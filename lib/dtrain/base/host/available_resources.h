@@ -16,9 +16,9 @@ struct CgroupFolder {
   std::string path;
 };
 
-/// The folders whose limits apply to this process for a controller ("memory", "cpu"): its own
-/// group's and its ancestors', as far up as the mount shows. Innermost first within a version;
-/// empty if no hierarchy is mounted. A group outside the mount is taken for the mount's root.
+/// The cgroup folders that limit this process's use of a controller ("memory", "cpu"): its group
+/// and that group's ancestors, as far as the mount shows them. Innermost first within a version;
+/// empty if no hierarchy is mounted. If the group lies outside the mount, the mount's root is used.
 ///
 /// root: prefix of /proc and of every mount point; for tests.
 [[nodiscard]] std::vector<CgroupFolder> cgroup_folders(std::string_view controller,
@@ -31,24 +31,25 @@ struct CgroupFolder {
 /// Whole cores allowed by the tightest quota of this process's groups, at least 1; empty without a
 /// quota. More threads than that are throttled.
 ///
-/// root: as of cgroup_folders.
+/// root: as for cgroup_folders.
 [[nodiscard]] std::optional<std::int64_t> cpu_quota(const std::string& root = {});
 
 /// A limit on the memory that a set of processes can still allocate together.
 struct MemoryBound {
-  std::string scope;  ///< id of the set: equal for processes that share the limit; one word
+  std::string scope;  ///< id of the set, one word: equal for all processes that share the limit
   std::int64_t bytes = 0;
-  std::string source;  ///< what sets it: "MemAvailable", or a control group's folder
+  std::string source;  ///< origin of the limit: "MemAvailable" or a control group's folder
 };
 
 /// The bounds on this process: the system's available memory (MemAvailable of /proc/meminfo), and
-/// what the limits of its control groups leave. The page cache counts as available, since the
-/// system reclaims it; swap does not. Empty if nothing can be read.
+/// the remaining memory of its control groups. The page cache counts as available, since the system
+/// reclaims it; swap does not. Empty if nothing can be read.
 ///
 /// root: prefix of /proc and of every mount point; for tests.
 [[nodiscard]] std::vector<MemoryBound> memory_bounds(const std::string& root = {});
 
-/// Result of a memory check. exceeds: more is needed than available; tight: more than 80 % of it.
+/// Result of a memory check. exceeds: more is needed than available; tight: more than 80 % of the
+/// available memory is needed.
 enum class Fit { well, tight, exceeds };
 
 /// Compares needed with available bytes.

@@ -20,8 +20,8 @@ using CpuList = std::vector<int>;
 /// Returns whether affinity_mask() excludes some of the machine's CPUs, e.g. because a launcher has
 /// bound the rank.
 [[nodiscard]] bool is_bound();
-/// Binds the calling thread to `cpus`; no-op if empty. Returns false with errno, and changes
-/// nothing, if the system refuses. Makes system calls only, so a child of vfork may call it.
+/// Binds the calling thread to `cpus`; no-op if empty. On failure, returns false with errno set and
+/// changes nothing. Only makes system calls, so a child of vfork may call it.
 bool bind_thread(const CpuList& cpus);
 
 }  // namespace dtrain::base

@@ -12,18 +12,19 @@ struct PluginFile {
   std::string obstacle;   ///< why opening failed
 };
 
-/// Opens libdtrain_NAME.so in the folder of libdtrain.so, permanently and with global symbols, and
-/// looks up `entry` in it.
+/// Loads libdtrain_NAME.so from the folder of libdtrain.so with global symbols (RTLD_GLOBAL), and
+/// looks up the symbol `entry`. The plugin is never unloaded.
 ///
 /// Threads: any.
 [[nodiscard]] PluginFile open_plugin(const std::string& name, const char* entry);
 
-/// The folder of libdtrain.so and its plugins, relative to the program: lib/dtrain of an
-/// installation (cmake/Install.cmake), or a build's lib.
+/// The folder of libdtrain.so and its plugins, derived from the program's path: lib/dtrain in an
+/// installation (cmake/Install.cmake), lib in a build folder.
 [[nodiscard]] std::string library_folder_of_program();
 
-/// Opens a shared library of library_folder_of_program() in a symbol scope of its own, which takes
-/// precedence over the process's symbols, so that two versions of protobuf do not mix.
+/// Loads a shared library from library_folder_of_program(). Its own symbols are private and take
+/// precedence over the process's (RTLD_LOCAL, RTLD_DEEPBIND), so that two versions of protobuf can
+/// coexist.
 ///
 /// Threads: any.
 [[nodiscard]] PluginFile open_isolated(const std::string& file_name, const char* entry);

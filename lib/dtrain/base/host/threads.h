@@ -9,8 +9,8 @@
 
 namespace dtrain::base {
 
-/// Runs `task` in a new thread; the future's destructor waits for its end. If the system starts no
-/// more threads, runs it in the calling thread.
+/// Runs `task` in a new thread; the future's destructor waits until it has ended. If no thread can
+/// be started, runs `task` in the calling thread.
 template <typename Task>
 [[nodiscard]] auto start_task(const Task& task) {
   try {
@@ -24,7 +24,7 @@ template <typename Task>
 
 /// Starts a thread with all signals blocked, so that the main thread receives them.
 ///
-/// Throws: std::system_error if the system starts no more threads.
+/// Throws: std::system_error if the thread cannot be started.
 template <typename Body>
 [[nodiscard]] std::thread start_without_signals(Body body) {
   sigset_t all;

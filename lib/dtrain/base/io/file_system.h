@@ -24,8 +24,8 @@ class HeldFolder {
  public:
   HeldFolder(std::string path, ErrorKind kind);
 
-  /// Throws: Error{kind} if the path no longer leads to the folder: it was moved, removed or
-  ///         replaced, and what is there now may belong to another job.
+  /// Throws: Error{kind} if the path no longer refers to the folder because it was moved, removed
+  ///         or replaced; the path may now belong to another job.
   void check() const;
 
  private:
@@ -48,8 +48,8 @@ class OutputFile {
   virtual void close() = 0;
 };
 
-/// File-system interface, which tests replace by one that loses unsynced data. A name becomes
-/// durable only through sync_folder of its folder.
+/// File-system interface. Tests use an implementation that loses unsynced data. The name of a new
+/// or renamed file is durable only after sync_folder of its folder.
 ///
 /// Throws:  Error with the path, the failed operation and the reason; StorageError if it is
 ///          transient.
@@ -74,7 +74,7 @@ class FileSystem {
 /// a file, or syncing a folder.
 class Disk final : public FileSystem {
  public:
-  /// kind: of the errors that it throws.
+  /// kind: the kind of the errors thrown.
   explicit Disk(ErrorKind kind) : kind_(kind) {}
   /// Calls HeldFolder::check before every change. `folder` must outlive this.
   Disk(const HeldFolder& folder, ErrorKind kind) : kind_(kind), folder_(&folder) {}
@@ -95,9 +95,10 @@ class Disk final : public FileSystem {
   const HeldFolder* folder_ = nullptr;
 };
 
-/// Creates `path`, calls `write`, syncs and closes it. After a transient storage failure it writes
-/// a new file from the start, under another name in the same folder, and renames it to `path`,
-/// because the state after a failed write or sync is unknown. Replaces an existing regular file.
+/// Creates `path`, calls `write`, then syncs and closes the file. After a transient storage
+/// failure, writes a new file under another name in the same folder and renames it to `path`,
+/// because the state of the first file is unknown after a failed write or sync. Replaces an
+/// existing regular file.
 ///
 /// write: may be called several times.
 void write_with_retries(FileSystem& files, const std::string& path,
@@ -144,7 +145,7 @@ class AtomicFile {
   void rewrite(std::int64_t offset, std::span<const std::byte> bytes);
 
   /// On return the file and its name survive a crash of the machine. After an error the file must
-  /// be abandoned, as an OutputFile.
+  /// be abandoned, as with OutputFile.
   void commit();
 
  private:
@@ -157,11 +158,11 @@ class AtomicFile {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Writes `text` as an AtomicFile, and retries after transient storage failures.
+/// Writes `text` through an AtomicFile, and retries after transient storage failures.
 void write_atomically(const std::string& path, ErrorKind kind, std::string_view text);
 
-/// Removes temporary files that killed processes left from an AtomicFile of `path`: regular files
-/// named PATH.tmp-HEX-NUMBER. No other process may be writing `path`.
+/// Removes temporary files of AtomicFiles for `path` that killed processes left behind: regular
+/// files named PATH.tmp-HEX-NUMBER. No other process may be writing `path`.
 ///
 /// Throws: Error{kind} as Disk::remove_file.
 void remove_temporaries_of(const std::string& path, ErrorKind kind);

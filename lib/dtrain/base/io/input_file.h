@@ -27,7 +27,8 @@ struct FileRole {
 /// throws instead of ending the process.
 ///
 /// Throws:  open(): Error{role.kind} if the file is missing, empty or not a regular file, FileError
-///          of that kind if it is not readable. StorageError after retries of a transient failure.
+///          of that kind if it is not readable; StorageError if a transient failure outlasts the
+///          retries.
 /// Threads: any number of readers.
 class InputFile {
  public:
@@ -39,7 +40,8 @@ class InputFile {
 
   /// Fills `to` with the bytes from `offset` on.
   ///
-  /// Throws: Error{role.kind} naming the file if it is shorter; FileError if it cannot be read.
+  /// Throws: Error{role.kind} naming the file if it ends before them; FileError if it cannot be
+  ///         read.
   void read(std::int64_t offset, std::span<std::byte> to) const;
 
   /// Calls f(piece) for bytes [offset, offset + size) in order, in pieces of 1 MiB.

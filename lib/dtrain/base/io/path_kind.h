@@ -1,4 +1,4 @@
-// File-status queries that retry while the storage does not answer, so that an existing file is
+// File-status queries that retry after transient storage failures, so that an existing file is
 // never reported as absent.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace dtrain::base {
 
 /// The status of `path`, following links; not_found if it is absent or permanently unreadable.
 ///
-/// Throws: StorageError naming the path if the storage does not answer.
+/// Throws: StorageError naming the path if the storage still fails after the retries.
 [[nodiscard]] std::filesystem::file_status path_status(const std::filesystem::path& path);
 /// The same without following links.
 [[nodiscard]] std::filesystem::file_status link_status(const std::filesystem::path& path);
@@ -22,13 +22,14 @@ namespace dtrain::base {
 /// Throws: as path_status.
 [[nodiscard]] std::filesystem::path resolved_path(const std::filesystem::path& path);
 
-/// The names in a folder. On an error returns those read so far, and sets `error`.
+/// The names in a folder. On an error, returns the names read so far and sets `error`.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
-/// Waits for a path that an earlier attempt of the job has read, and whose mount may be temporarily
-/// away.
+/// Waits until `path` exists. For paths that an earlier attempt of the job has read: their mount
+/// may be temporarily missing.
 ///
-/// Throws: StorageError naming the path if it stays absent; its status lets the launcher retry.
+/// Throws: StorageError naming the path if it stays absent; its exit status makes the launcher
+///         restart the job.
 void wait_for_path(const std::string& path);
 
 /// Returns whether both paths refer to the same file or folder.

@@ -27,7 +27,7 @@ enum class StorageFault {
   return fault == StorageFault::transient || fault == StorageFault::full;
 }
 
-/// Returns whether the file takes no more bytes.
+/// Returns whether no more bytes can be written: no space, or a size limit is reached.
 [[nodiscard]] inline bool is_full_disk(int error) {
   const StorageFault fault = storage_fault(error);
   return fault == StorageFault::full || fault == StorageFault::too_large;
@@ -39,8 +39,8 @@ class FileError : public Error {
   using Error::Error;
 };
 
-/// A transient fault that outlasted the retries. Its status lets a launcher restart the job,
-/// whatever the file is.
+/// A transient fault that outlasted the retries. Its exit status makes a launcher restart the job,
+/// for any kind of file.
 class StorageError : public FileError {
  public:
   /// message: names the path. reason: the errno of the call, which determines how long a task is
@@ -57,8 +57,7 @@ class StorageError : public FileError {
 /// Throws StorageError if is_transient(error), else FileError{kind}.
 [[noreturn]] void fail_on_storage(ErrorKind kind, int error, const std::string& message);
 
-/// How long a task is retried, as the sum of the pauses between attempts; 1 s if the process's own
-/// limits are the cause.
+/// Maximum sum of the pauses between a task's attempts; 1 s if a limit of the process is the cause.
 inline constexpr Seconds kStorageRetryLimit(30);
 
 /// Retry back-off for one task. Only the pauses count towards the limit, so that a call that takes
@@ -67,7 +66,8 @@ inline constexpr Seconds kStorageRetryLimit(30);
 /// Threads: one.
 class StorageRetry {
  public:
-  /// path: for the single warning; unnecessary if each attempt throws an error that names its path.
+  /// path: named in the warning, which is printed once. May be empty if the attempts throw errors
+  /// that name the path.
   explicit StorageRetry(std::string path = {}) : path_(std::move(path)) {}
 
   /// Waits with exponential back-off after a failure and returns true to retry. Returns false, with
@@ -78,7 +78,7 @@ class StorageRetry {
   [[nodiscard]] bool should_retry(const StorageError& error);
 
  private:
-  // obstacle: a line for the warning.
+  // obstacle: the reason, a line of the warning.
   bool pause(const std::string& obstacle, Seconds limit);
 
   std::string path_;
@@ -86,8 +86,8 @@ class StorageRetry {
   Seconds next_{0.02};  // the next pause
 };
 
-/// Calls `call` again while it fails with a transient fault; it returns a negative number and sets
-/// errno on failure. Never use it for fsync: see write_with_retries.
+/// Repeats `call` while it fails with a transient fault. call: returns a negative number and sets
+/// errno on failure; must not be fsync, see write_with_retries.
 template <typename Call>
 auto retry_transient(const std::string& path, const Call& call) {
   StorageRetry retry(path);

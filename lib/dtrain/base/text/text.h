@@ -29,7 +29,7 @@ template <typename Ranks>
   return fmt::format("rank{} {}", numbers.size() == 1 ? "" : "s", list_text(numbers));
 }
 
-/// The parts of `text` between separators: one more than there are separators.
+/// Splits `text` at each separator: n separators give n + 1 parts, which may be empty.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
 /// Replaces control characters by '?', including C1, so that text cannot control a terminal;
