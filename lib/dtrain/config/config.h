@@ -79,7 +79,7 @@ struct TrainConfig {
   ScheduleShape schedule = ScheduleShape::warmup_stable_decay;
   std::optional<std::int64_t> warmup_steps;  // none: a twentieth of the steps
   std::int64_t decay_steps = 0;              // wsd; 0: a tenth of the steps
-  std::optional<double> min_lr;  // where linear, cosine and wsd end; none: a tenth of lr
+  std::optional<double> min_lr;  // final rate of linear, cosine and wsd; none: a tenth of lr
   UpdateRule optimizer = UpdateRule::adamw;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   std::int64_t max_skipped = 20;  // consecutive skipped updates
@@ -147,7 +147,7 @@ struct ReportConfig {
 };
 
 struct CheckpointConfig {
-  Interval every;               // 0: at the end only; none: not at the end either
+  Interval every;               // 0: only at the end; none: never
   std::int64_t keep_last = 3;   // checkpoints
   std::int64_t keep_every = 0;  // steps; checkpoints at multiples are never removed; 0: off
   bool keep_best = false;       // saves at each new lowest validation loss and keeps the lowest
@@ -166,7 +166,7 @@ struct RunConfig {
 
 struct GenerateConfig {
   std::string from;              // run folder, or model.safetensors
-  std::int64_t from_layers = 0;  // if the file lacks the number of layers; 0: read from the file
+  std::int64_t from_layers = 0;  // for files without the number of layers; 0: from the file
   std::string prompt;            // "-": standard input
   std::string prompt_file;       // "-": standard input; empty: prompt
   std::int64_t max_tokens = 200;
@@ -184,7 +184,7 @@ struct ExportConfig {
 struct ImportConfig {
   std::string file;         // safetensors
   std::string checkpoint;   // output folder
-  std::int64_t layers = 0;  // if the file lacks the number of layers; 0: read from the file
+  std::int64_t layers = 0;  // for files without the number of layers; 0: from the file
 };
 
 struct VerifyConfig {
@@ -200,7 +200,7 @@ struct PlanConfig {
   ByteSize device_memory;           // per rank; 0: its share of this machine's memory
   double device_tflops = 0;         // achieved TFLOP/s per rank; 0: measured here
   ByteRate link;                    // bytes per second between nodes; 0: as within a node
-  std::int64_t show = 8;            // number of layouts
+  std::int64_t show = 8;            // number of layouts printed
 };
 
 struct Config {

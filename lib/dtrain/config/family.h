@@ -17,15 +17,15 @@
 
 namespace dtrain::config {
 
-/// A device's speed, from which --attention auto chooses. Only the ratios matter.
+/// A device's speed, the basis of --attention auto. Only the ratios matter.
 struct DeviceRates {
   double matmul_flops = 0;       ///< FLOP/s of matmuls in the compute dtype
   double wide_matmul_flops = 0;  ///< FLOP/s of the matmuls that float16 runs keep in float32
   double memory_bandwidth = 0;   ///< bytes per second
 };
 
-/// An H100's rates for the machine's dtype. They are constants, used for every device, so that all
-/// ranks make the same choice, also when a run resumes on another GPU. Ratios of other GPUs are
+/// An H100's rates for the machine's dtype. The rates are constants for every device, so that all
+/// ranks make the same choice, even if a run resumes on another GPU. Ratios of other GPUs are
 /// within a factor of two, which changes the time of the chosen attention by a few percent.
 [[nodiscard]] DeviceRates device_rates(const MachineConfig& machine);
 
@@ -43,7 +43,7 @@ struct Family {
   /// Rows of the settings table (rows.h). Those of the group "model" require --model NAME.
   std::span<const Setting> settings;
   std::span<const ForeignFlags> foreign_flags = {};
-  /// Makes the struct that FamilySettings holds for this family, with default values.
+  /// Returns this family's settings struct for FamilySettings, with default values.
   std::any (*defaults)();
   /// Throws: Error{usage} naming settings that contradict each other.
   void (*check)(const ModelConfig& model);

@@ -20,7 +20,8 @@ struct ResumedSettings {
   std::string notice;  ///< one line: the source of the settings, and which were replaced
 };
 
-/// Merges the settings of `run` with those of the command, which win, and adapts them to this launch:
+/// Merges the settings of `run` with those of the command, which take precedence, and adapts them
+/// to this launch:
 /// - The batch stays the run's if possible, so that the results stay bit-identical.
 /// - A layout or backend that does not fit the number of ranks is replaced by one that does.
 /// - A --strategy of the command replaces the whole layout of the run.

@@ -19,8 +19,8 @@ inline constexpr std::string_view kResolvedKey = "resolved";
 inline constexpr std::string_view kProvenanceKey = "provenance";
 inline constexpr std::string_view kSkippedCheckpointsKey = "passed_over";
 
-/// Checkpoints that a start skipped because the storage could not read them. The start repeats their
-/// steps, so the checkpoints that it saves there itself are valid.
+/// Checkpoints that a start skipped because they could not be read from storage. The start repeats
+/// their steps; checkpoints that it saves itself at these steps are valid.
 struct SkippedCheckpoints {
   std::string run;  ///< ID of the start that skipped them
   std::vector<std::int64_t> steps = {};
@@ -57,7 +57,8 @@ struct SavedRun {
 /// Throws: Error{usage} naming the file, as for a configuration file.
 [[nodiscard]] SavedRun read_saved_run(const std::string& path);
 
-/// Parses the JSON value of kSkippedCheckpointsKey. Returns none for empty or invalid text.
+/// Parses the JSON value of kSkippedCheckpointsKey. Returns no checkpoints for empty or invalid
+/// text.
 [[nodiscard]] SkippedCheckpoints skipped_checkpoints_in(std::string_view text);
 
 /// Returns the path of config.json of the run that this start resumes: the run folder with --resume

@@ -8,17 +8,18 @@
 namespace dtrain::config::bdh {
 
 struct Settings {
-  std::int64_t heads = 4;         // nh
-  std::int64_t neurons = 512;     // N, per head
-  std::int64_t import_heads = 0;  // if an imported file lacks the number of heads; 0: from the file
+  std::int64_t heads = 4;      // nh
+  std::int64_t neurons = 512;  // N, per head
+  std::int64_t import_heads =
+      0;  // for imported files without the number of heads; 0: from the file
 };
 
-/// The chunk (positions) with which attention over `seq_len` positions takes fewer FLOPs than full
-/// attention; 0 if none does. width: D.
+/// The chunk length (positions) of chunked attention if it takes fewer FLOPs over `seq_len`
+/// positions than full attention; otherwise 0. width: D.
 [[nodiscard]] std::int64_t cheapest_chunk(std::int64_t width, std::int64_t seq_len);
 
-/// The chunk (positions, a power of two) with which plain kernels are predicted to be fastest on a
-/// device; 0 if full attention is. neurons: N.
+/// The chunk length (positions, a power of two) that is predicted to be fastest with plain kernels
+/// on a device; 0 if full attention is faster. neurons: N.
 [[nodiscard]] std::int64_t fastest_chunk(std::int64_t width, std::int64_t neurons,
                                          const AttentionWorkload& work);
 

@@ -15,7 +15,7 @@ namespace dtrain::config {
 /// JSON whose objects preserve the order of insertion.
 using Json = nlohmann::ordered_json;
 
-/// True for "on", "true" and "True", false for "off", "false" and "False"; nothing for other texts.
+/// True for "on", "true" and "True", false for "off", "false" and "False"; empty for other texts.
 [[nodiscard]] std::optional<bool> parse_switch(std::string_view text);
 
 /// Sets `setting` in `config` from the text of a flag.

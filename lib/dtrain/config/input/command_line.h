@@ -43,20 +43,20 @@ void add_settings(CLI::App& app, Command command);
 
 /// Returns the flags parsed by an app of add_settings. Reads no file.
 ///
-/// Throws: Error{usage}: an unknown key (with the nearest name), two different --data, a path that
-///         begins with ~. Values are checked by load().
+/// Throws: Error{usage}: an unknown key (with the nearest name), two --data flags with different
+///         values, a path that begins with ~. Values are checked by load().
 [[nodiscard]] CommandLine parsed_settings(const CLI::App& app, Command command);
 
-/// Inserts the settings of its DeepSpeed file before the flags, which override them. Ignores keys
-/// whose value is "auto".
+/// Inserts the settings of the command line's DeepSpeed file before its flags, which override them.
+/// Ignores keys whose value is "auto".
 ///
 /// Throws: Error{usage} naming file and key: unreadable, not JSON, a value of the wrong type, or an
 ///         optimizer, scheduler or sharding that dtrain does not support.
 [[nodiscard]] CommandLine with_deepspeed(CommandLine command_line);
 
-/// Merges base < files < flags; the last of repeated flags wins. Each layer also resets conflicting
-/// settings of the layers below (conflicts.h). Settings in a file that the command does not use keep
-/// their defaults.
+/// Merges `base`, files and flags; each layer overrides the ones before it, and the last of
+/// repeated flags wins. A layer also resets conflicting settings of earlier layers (conflicts.h).
+/// Settings in a file that the command does not use keep their defaults.
 ///
 /// Throws: Error{usage} naming the file or flag of an invalid value.
 [[nodiscard]] LoadedSettings load(const CommandLine& command_line, const Config& base = {});

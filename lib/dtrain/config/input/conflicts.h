@@ -1,5 +1,5 @@
-// Mutually exclusive settings of different layers (files, flags): a later layer resets the conflicting
-// settings that it inherits.
+// Resolves conflicts between settings of different layers (files, flags): a later layer resets
+// inherited settings that its own settings exclude.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace dtrain::config {
 
-/// Resets inherited settings that conflict with those of a layer. A new strategy also resets the
-/// settings of the inherited one; a setting that only another strategy uses selects that strategy.
-/// Conflicts within the layer remain, for resolve() to reject.
+/// Resets inherited settings that conflict with those of a layer. A layer that sets the strategy
+/// also resets the settings of the inherited strategy. A setting that only one other strategy uses
+/// selects that strategy. Conflicts within one layer remain, and resolve() rejects them.
 ///
 /// below:   the settings before the layer.
 /// given:   the settings of the layer.

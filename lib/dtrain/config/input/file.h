@@ -13,8 +13,8 @@ namespace dtrain::config {
 /// The settings given by files and flags, before resolve().
 struct LoadedSettings {
   Config config;
-  /// Keys in files that the command does not use, or that only older builds knew. For config.json
-  /// only the key of removed_rounding_setting.
+  /// Keys in files that the command does not use, or that only older builds knew. For config.json,
+  /// only the key that removed_rounding_setting returns.
   std::vector<std::string> unused = {};
   std::vector<const Setting*> given = {};  ///< by files and flags; may contain duplicates
   /// "--val-fraction 0.1 replaces --val-data FILE": inherited settings that were reset
@@ -49,8 +49,9 @@ void apply_file(const std::string& path, Command command, LoadedSettings& loaded
 /// no `extends`, and ignores settings that only older builds knew. origin: for messages.
 void apply_saved_settings(std::string_view text, const std::string& origin, Config& config);
 
-/// A removed setting in such an object that affected the rounding of sums, so that a resumed run
-/// differs: "layout.tied_reshard per-use". Empty if there is none.
+/// Returns a setting in such an object that this build no longer has and that affected the rounding
+/// of sums, so that a resumed run changes bits: "layout.tied_reshard per-use". Empty if there is
+/// none.
 [[nodiscard]] std::string removed_rounding_setting(std::string_view text,
                                                    const std::string& origin);
 

@@ -20,7 +20,7 @@ namespace dtrain::config {
 /// Flags of other trainers and launchers that correspond to one setting.
 struct ForeignFlags {
   std::string_view names;  ///< separated by spaces, in lower case, with '-' between words
-  std::string_view key;    ///< of our setting; empty if there is none and `note` says what to do
+  std::string_view key;    ///< of dtrain's setting; empty: there is none, see `note`
   std::string_view note = {};
 };
 

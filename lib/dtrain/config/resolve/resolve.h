@@ -24,7 +24,7 @@ struct Launch {
   std::string no_gpu_reason = {};         ///< why num_gpus is 0 on a machine with GPUs; or empty
 };
 
-/// float64 if dtype is float64, otherwise float32: the dtype of reductions and buffers.
+/// The default dtype of reductions and buffers: float64 if dtype is float64, otherwise float32.
 [[nodiscard]] Dtype wide_dtype(const MachineConfig& machine);
 
 /// Replaces automatic dtypes of parameters, reductions and buffers by those that machine.dtype
@@ -46,7 +46,7 @@ void resolve_dtypes(MachineConfig& machine);
 
 // Layout of the launched ranks (resolve_layout.cpp).
 
-/// The launch with ranks that are threads of this process counted as if they were launched. Resolves
+/// Returns `launch` with this process's rank threads counted as launched ranks. Resolves
 /// --local-ranks and --devices.
 ///
 /// Throws: Error{usage} if several processes were launched, or if the devices do not fit the ranks
@@ -54,7 +54,7 @@ void resolve_dtypes(MachineConfig& machine);
 [[nodiscard]] Launch with_local_ranks(LayoutConfig& layout, const Launch& launch);
 
 /// Chooses a strategy for several launched processes if neither the command line nor a DeepSpeed
-/// file gives one, also if a configuration file sets `single`: zero with --zero-stage, fsdp with
+/// file gives one, even if a configuration file sets `single`: zero with --zero-stage, fsdp with
 /// --fsdp-sharding or --shard-size, otherwise ddp. Returns a notice; empty if the strategy is
 /// unchanged.
 ///
@@ -105,12 +105,12 @@ void check_auto_layout(const CommandLine& command_line, const Config& config);
 /// Throws: Error{usage} if the device is not a CPU: --strategy auto can only measure CPUs.
 void check_auto_device(const DeviceName& device);
 
-/// The peak of --lr auto: of AdamW on a BDH of this width, as measured
-/// (docs/guide/benchmarks.md).
+/// The peak learning rate of --lr auto, from measurements of AdamW on BDH models of different
+/// widths (docs/guide/benchmarks.md).
 [[nodiscard]] double default_learning_rate(std::int64_t width);
 
-/// The steps of the warm-up: as given, or a share of the steps. A run shorter than its warm-up, such
-/// as a short trial of a shipped configuration, warms up over its first half.
+/// The number of warm-up steps: as given, otherwise a share of all steps. A run shorter than its
+/// warm-up, such as a short trial of a shipped configuration, warms up over its first half.
 [[nodiscard]] std::int64_t warmup_steps_of(const TrainConfig& train);
 
 }  // namespace dtrain::config

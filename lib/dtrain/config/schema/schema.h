@@ -50,7 +50,7 @@ struct TextField {
   std::string (*text)(const Config& config);
 };
 
-/// A number that may be left to dtrain: none, which files and flags write as "auto".
+/// A number that dtrain may choose: std::nullopt, written "auto" in files and flags.
 template <typename T>
 using AutoFieldOf = FieldOf<std::optional<T>>;
 inline constexpr std::string_view kAutomatic = "auto";
@@ -78,7 +78,7 @@ struct Syntax {
   std::string_view text = {};
 };
 
-/// Action of a resume if a setting differs from the checkpoint's.
+/// What a resume does if a setting differs from the checkpoint's.
 enum class OnResume {
   free,            ///< accepts it: later steps keep their bits
   reported,        ///< accepts it with a warning: later steps change bits
@@ -136,7 +136,7 @@ struct Setting {
   Syntax syntax = {};
   ResumeRule on_resume = [](const Config&, const Config&) { return OnResume::free; };
   Requirements requirements = {};
-  Condition changes_bits = nullptr;  ///< if true, the reproducibility class includes it; or null
+  Condition changes_bits = nullptr;  ///< when the reproducibility class includes it; or null
   std::string_view family = {};      ///< the only model family that reads it; empty for all
   FormerName former = {};
 
@@ -170,7 +170,7 @@ struct Group {
   std::string_view prefix;  ///< "model."
 };
 
-/// All settings, those of every model family (family.h) included, in the order of the help.
+/// All settings, including those of every model family (family.h), in the order of the help.
 [[nodiscard]] std::span<const Setting> settings() noexcept;
 [[nodiscard]] std::span<const Group> groups() noexcept;
 

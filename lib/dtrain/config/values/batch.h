@@ -43,8 +43,8 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout);
 /// microbatch that is not given stays 0 until then.
 void resolve_auto_layout_batch(BatchConfig& batch, std::int64_t num_ranks);
 
-/// Explains which batch size depends on the number of ranks, and what another number would change:
-/// one line; empty if none does. requested: before resolve(); config: after it.
+/// One line that explains which batch size depends on the number of ranks, and how it changes with
+/// that number; empty if none does. requested: before resolve(); config: after it.
 [[nodiscard]] std::string batch_note(const BatchConfig& requested, const Config& config);
 
 }  // namespace dtrain::config

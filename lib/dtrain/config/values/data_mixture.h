@@ -15,8 +15,9 @@ struct WeightedFile {
   double weight = 1;
 };
 
-/// "book.dtok" is one file, "a.dtok:0.7,b.dtok:0.3" two. If a file with the whole text as its name
-/// exists, it is that file. File names in a mixture must not contain commas.
+/// Parses one file ("book.dtok") or a mixture of weighted files ("a.dtok:0.7,b.dtok:0.3"). If a
+/// file exists whose name is the whole text, the result is that file. File names in a mixture must
+/// not contain commas.
 ///
 /// Throws: Error{usage} naming the item without a positive weight; also for more than
 ///         kMaxMixtureFiles files, and if the sum of the weights overflows.

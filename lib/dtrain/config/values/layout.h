@@ -1,4 +1,4 @@
-// The axis of each strategy's ranks, and how ranks shard state.
+// Derives the mesh and the sharding of state from the layout settings.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace dtrain::config {
 /// The size setting of an axis; 0 if it is derived from the others.
 [[nodiscard]] std::int64_t& size_of(LayoutConfig& layout, Axis axis);
 
-/// The mesh of the size settings.
+/// The mesh shape given by the size settings.
 [[nodiscard]] MeshShape mesh_of(const LayoutConfig& layout);
 
 /// How a strategy uses its ranks.
 struct StrategyTraits {
   Strategy strategy = Strategy::single;
-  std::optional<Axis> axis = Axis::dp;  ///< the axis of all ranks; none if several axes have sizes
+  std::optional<Axis> axis = Axis::dp;  ///< the only axis; none if the strategy uses several
   std::optional<DataAxisKind> data_axis = DataAxisKind::ddp;  ///< none: set by --data-axis
   /// For strategies whose ranks are threads of one process: the equivalent with processes.
   std::optional<Strategy> with_processes = {};

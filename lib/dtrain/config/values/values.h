@@ -1,5 +1,5 @@
-// Value types of settings: types that parse their own text, whose parse() returns nothing for invalid
-// text; and enums, with the tables of their words.
+// Value types of settings: structs that parse() a text (nothing for invalid text) and format it
+// with text(), and enums with tables of their names.
 #pragma once
 
 #include <fmt/format.h>
@@ -213,7 +213,7 @@ concept ParsedValue = requires(const Value& value, std::string_view text) {
 /// One of the words that a setting accepts.
 struct Choice {
   std::string_view name;
-  int value = 0;  ///< the enum value it stands for
+  int value = 0;  ///< the enum value of this name
 
   template <typename Value>
   constexpr Choice(std::string_view word, Value meaning)

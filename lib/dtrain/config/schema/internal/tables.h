@@ -1,5 +1,5 @@
 // The rows of the settings table, one function per group of keys. schema.cpp joins them in this
-// order, which help, documentation and saved configurations follow.
+// order, which is also the order of help, documentation and saved configurations.
 #pragma once
 
 #include <span>
