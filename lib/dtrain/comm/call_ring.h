@@ -25,17 +25,17 @@ struct CallRecord {
   std::int64_t count = 0;       ///< elements of the caller's tensor
   std::int64_t bytes_sent = 0;  ///< by this rank; known when the call is done
   base::Clock::time_point queued;
-  base::Clock::time_point started;  ///< meaningful unless queued
-  base::Clock::time_point ended;    ///< meaningful when done or failed
+  base::Clock::time_point started;  ///< set unless queued
+  base::Clock::time_point ended;    ///< set if done or failed
   CallState state = CallState::queued;
 };
 
 /// "call 17, all_reduce of 1024 float32 (4096 bytes)".
 [[nodiscard]] std::string describe(const CallRecord& record);
 
-/// Formats a line for dtrun (docs/guide/dtrun.md) about the oldest unfinished call, or else the
-/// last one; call 0 if there is none. Failed calls count as unfinished. group: the same name on all
-/// ranks. awaited: as ProcessGroup::awaited().
+/// Formats a line for dtrun (docs/guide/dtrun.md) about the oldest unfinished call, or the last
+/// call if all have finished; call 0 if there is none. Failed calls count as unfinished. group: the
+/// same name on all ranks. awaited: as ProcessGroup::awaited().
 [[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group,
                                     std::int64_t awaited);
 
@@ -52,8 +52,8 @@ struct KeptCalls {
   CallCounters counters;            ///< of that period alone
 };
 
-/// Numbers, times and counts the calls of one group, and keeps the last kCapacity of them; during
-/// profiling all of them.
+/// Numbers, times and counts the calls of one group, and keeps the last kCapacity of them, or all
+/// of them during profiling.
 ///
 /// Threads: all members from any thread.
 class CallRing {

@@ -25,10 +25,10 @@ struct CpuBackend {
 };
 
 /// For CpuBackend::allocate: maps `bytes` zeroed bytes, (bytes) uint8, which are unmapped when the
-/// tensor is destroyed. `count` (may be empty) receives the bytes mapped, and when they are
-/// unmapped the same as a negative number; it must outlive the tensor.
+/// tensor is destroyed. count: called with the number of mapped bytes, and with its negative when
+/// they are unmapped; may be empty; must outlive the tensor.
 ///
-/// Throws:  Error{memory} if the system has none.
+/// Throws:  Error{memory} if the memory cannot be mapped.
 /// Threads: any.
 [[nodiscard]] at::Tensor mapped_memory(std::int64_t bytes,
                                        const std::function<void(std::int64_t)>& count);

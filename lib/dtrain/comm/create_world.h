@@ -15,26 +15,26 @@ namespace dtrain::comm {
 
 /// A rank's input to create_world().
 struct WorldOptions {
-  /// auto | none | shm | gloo | hier | mpi. auto: none for one rank, else as hier. hier: shm within
-  /// hosts, gloo between hosts or if ranks cannot share memory. mpi: the plugin libdtrain_mpi.so,
-  /// for ranks that mpirun started.
+  /// auto | none | shm | gloo | hier | mpi. auto: none for one rank, otherwise hier. hier: shm
+  /// within hosts, gloo between hosts or if ranks cannot share memory. mpi: the plugin
+  /// libdtrain_mpi.so, for ranks that mpirun started.
   std::string backend = "auto";
   std::int64_t rank = 0;
   std::int64_t size = 1;
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
-  base::StoreSockets store = {};  ///< dtrun's ways to the store
-  /// Comma-separated network interfaces: gloo listens at the first that this host has. Empty: at
-  /// the one through which this host reaches rank 0.
+  base::StoreSockets store = {};  ///< dtrun's sockets to the store
+  /// Comma-separated network interfaces: gloo listens on the first that this host has. Empty: on
+  /// the interface that routes to rank 0.
   std::string interface = {};
   std::string interface_source = "--interface";  ///< the setting that names them, for messages
   bool is_one_host = true;                       ///< false: ranks are, or may be, on several hosts
   std::string token = {};                        ///< the job's secret, for TCP; empty: none
-  std::string token_file = {};                   ///< or a file that holds it
+  std::string token_file = {};                   ///< or a file that contains it
   /// Under torchrun, whose own store occupies master_addr:master_port: the key under which rank 0
   /// publishes its port there. Empty: rank 0 listens at master_port.
   std::string agent_store_key = {};
-  bool reports_waiting = true;      ///< print which ranks are missing; one rank per host does
+  bool reports_waiting = true;      ///< prints missing ranks; set on one rank per host
   std::string waiting_advice = {};  ///< appended to the first such line; empty: none
   GroupOptions group = {};
   /// Receives the growth in bytes (negative: shrinkage) of memory that World::allocate takes
@@ -61,15 +61,15 @@ struct PlannedGroup {
   bool reduces_16_bits = false;  ///< reduces tensors of 16-bit dtypes
   bool is_ordered = true;        ///< Reduction::ordered
 
-  /// Bytes of the largest tensor that dtrain reduces over gloo messages; an all_reduce with
-  /// Reduction::fast is gloo's own.
+  /// Bytes of the largest tensor that dtrain itself reduces over gloo messages. With
+  /// Reduction::fast, gloo performs the all_reduce.
   [[nodiscard]] std::int64_t added_over_gloo() const {
     return is_ordered || gathered > 0 ? load.reduced : 0;
   }
 };
 
 /// Bytes that a group takes on one rank in addition to the communicated tensors; they count as
-/// tensor memory. For "auto" those of shm, its first choice.
+/// tensor memory. For "auto": the bytes of shm, its first choice.
 [[nodiscard]] std::int64_t group_memory(std::string_view backend, const PlannedGroup& group);
 
 /// Version of the interface between libdtrain.so and a backend plugin; changes with WorldOptions,

@@ -34,8 +34,8 @@ void check_agreement(ProcessGroup& group, const std::vector<NamedValue>& values)
 
 /// Runs `task` in a separate thread, and returns when it has ended on all ranks. A rank without a
 /// task (nullptr) waits for the others. Meanwhile ranks exchange heartbeats every half second, so
-/// that a slow rank is not mistaken for a hang. A rank whose task takes long reports about once a
-/// minute that it has been `what` ("writing FILE"). `task` must not communicate.
+/// that a slow rank is not mistaken for a hang. During a long task, the rank prints about once a
+/// minute that it is still `what` ("writing FILE"). `task` must not communicate.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     the exception of this rank's task; if only another rank's task failed, Error{comm}
@@ -56,8 +56,9 @@ void run_long_on_leader(ProcessGroup& group, std::string_view what,
 /// Reads a rank's clock.
 using ReadClock = std::function<base::Clock::time_point()>;
 
-/// Measures how far this rank's clock is ahead of rank 0's, to half of the shortest of several
-/// round trips; 0 on rank 0's host, whose ranks share one clock. host: names this rank's host.
+/// Measures how far this rank's clock is ahead of rank 0's, accurate to half of the shortest of
+/// several round trips; 0 on rank 0's host, where all ranks share one clock. host: names this
+/// rank's host.
 ///
 /// Collective: every rank of `group`, which moves CPU tensors.
 /// Throws:     what Work::wait throws.

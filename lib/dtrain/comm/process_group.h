@@ -32,8 +32,8 @@ class Completion {
   [[nodiscard]] virtual bool is_completed() const = 0;
 };
 
-/// The handle of an operation under way. A value: copies refer to the same operation, which
-/// proceeds whether or not anyone waits. The default one is complete.
+/// The handle of an operation in progress. Copies refer to the same operation, which proceeds
+/// whether or not anyone waits. A default-constructed Work is complete.
 ///
 /// Throws:  as Completion.
 /// Threads: any.
@@ -77,7 +77,7 @@ struct GroupLoad {
   std::int64_t size = 1;     ///< of the group
   bool is_first = true;      ///< this rank is the group's first
   std::int64_t reduced = 0;  ///< the largest tensor that is reduced
-  std::int64_t foreign = 0;  ///< the largest one in a collective that is not from World::allocate
+  std::int64_t foreign = 0;  ///< the largest one in a collective and not from World::allocate
   std::int64_t peers = 0;    ///< ranks to which such tensors are sent
 };
 
@@ -136,8 +136,8 @@ class ProcessGroup {
   }
   void barrier() { post(Barrier{}).wait_host(); }
 
-  /// Ends every pending and later operation of this rank's group with Error{comm} giving `reason`,
-  /// and lets the peers notice. Never blocks.
+  /// Fails every pending and later operation of this rank with Error{comm} naming `reason`; the
+  /// peers' operations fail soon afterwards. Never blocks.
   virtual void abort(const std::string& reason) noexcept = 0;
 
   [[nodiscard]] virtual CallRing& calls() const = 0;

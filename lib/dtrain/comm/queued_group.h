@@ -72,7 +72,7 @@ class HostCompletion : public Completion {
   std::exception_ptr error_;
 };
 
-/// Identifies a group and this rank's place in it.
+/// Identifies a group and this rank within it.
 struct GroupIdentity {
   std::string name;
   std::int64_t number = 0;                ///< among the groups that a world has made

@@ -22,7 +22,7 @@ enum class GroupCalls { all, messages };
 /// All ranks of a job; creates their groups. The groups are the data plane: they move the tensors
 /// of a step. control() is the control plane: it exchanges host data.
 ///
-/// Throws:  construction (create_world): Error{timeout} or Error{comm} naming who is missing.
+/// Throws:  construction (create_world): Error{timeout} or Error{comm} naming the missing ranks.
 /// Threads: one caller.
 class World {
  public:

@@ -49,8 +49,8 @@ struct Interface {
 [[nodiscard]] bool is_remote(const std::string& address);
 
 /// The address at which other machines of a job reach this one: `own`, unless it is empty or a
-/// loopback address. Then the source address towards another machine of `all`, the addresses that
-/// the job's processes reported; `own` if there is no other machine.
+/// loopback address. In that case, the source address of packets to another machine of `all`, the
+/// addresses that the job's processes reported; `own` if there is no other machine.
 [[nodiscard]] std::string reachable_address(const std::string& own,
                                             std::span<const std::string> all);
 

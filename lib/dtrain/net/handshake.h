@@ -5,7 +5,7 @@
 //   client  its challenge, its hello, its proof
 //   server  Reply, its proof
 //
-// A proof is an HMAC, keyed with the job's secret, of everything said before it, so it is valid for
+// A proof is an HMAC, keyed with the job's secret, of everything sent before it, so it is valid for
 // one connection and one side only. Without a secret both proofs are empty, and the kernel reports
 // which user owns the peer's socket.
 #pragma once
@@ -78,7 +78,7 @@ class HandshakeError : public std::runtime_error {
     timed_out,        ///< no answer by the deadline; what() is empty
     wrong_protocol,   ///< the server speaks another protocol; what() is its output, printable
     wrong_user,       ///< the server belongs to another user
-    secret_mismatch,  ///< the secrets differ, as reported by a server that proved nothing
+    secret_mismatch,  ///< an unauthenticated server reports that the secrets differ
   };
 
   HandshakeError(Cause cause, const std::string& text) : std::runtime_error(text), cause_(cause) {}
@@ -104,7 +104,7 @@ struct ClientOptions {
 
 /// Outcome of a client's handshake.
 struct HandshakeResult {
-  std::string secret;  ///< the job's: the own one, or from the munge credential; empty: none
+  std::string secret;  ///< the job's: from ClientOptions or the munge credential; empty: none
   Reply reply;         ///< accepted or rejected, by an authenticated server
 };
 
@@ -116,8 +116,8 @@ struct HandshakeResult {
                                                    const base::Deadline& deadline);
 
 /// Accepts connections, performs the server's side of the handshake, and returns the authenticated
-/// clients. Ignores everything that unauthenticated processes send; drops those that stay silent or
-/// send too much, and beyond `max_pending` connections the oldest.
+/// clients. Ignores all other input of unauthenticated processes. Drops their connections if they
+/// stay silent or send too much, and drops the oldest if there are more than `max_pending`.
 ///
 /// Threads: one.
 class HandshakeServer {
@@ -125,7 +125,7 @@ class HandshakeServer {
   struct Options {
     std::string greeting;
     std::vector<base::Descriptor> listeners = {};  ///< non-blocking
-    /// The job's; empty: clients must be processes of this user on this machine.
+    /// The job's secret; empty: clients must be processes of this user on this machine.
     std::string secret = {};
     bool sends_credential = false;  ///< clients receive the secret in a munge credential
     std::size_t max_pending = 64;   ///< unauthenticated connections kept at once
@@ -136,7 +136,7 @@ class HandshakeServer {
   /// An authenticated connection that waits for a Reply.
   struct Client {
     FramedStream stream;
-    HandshakeTranscript transcript;  ///< with its hello
+    HandshakeTranscript transcript;  ///< includes the client's hello
     AuthMethod method = AuthMethod::inherited;
   };
 
@@ -144,7 +144,7 @@ class HandshakeServer {
 
   /// Appends the descriptors to poll.
   void add_to(std::vector<pollfd>& polled) const;
-  /// When serve() must be called even if nothing arrives.
+  /// The time at which serve() must be called even if nothing arrives.
   [[nodiscard]] base::Clock::time_point next_deadline() const;
   /// Accepts connections, reads from pending ones, and returns the newly authenticated clients.
   /// polled: what add_to has appended, after poll.

@@ -27,12 +27,12 @@ namespace dtrain::net {
 /// The job's secret: `token`, or the content of `token_file` without trailing newlines; empty if
 /// neither is given.
 ///
-/// Throws: Error{usage} naming the variable, for both at once, a secret below 16 bytes, or a file
-///         that cannot be read or that others can read.
+/// Throws: Error{usage} naming the variable if both are given, if the secret is shorter than 16
+///         bytes, or if the file cannot be read or other users can read it.
 [[nodiscard]] std::string job_secret(const std::string& token, const std::string& token_file);
 
 /// Encrypts a text as a munge credential, which only processes of this user can decode, on machines
-/// that share a munge key. libmunge is opened at the first call; building needs none.
+/// that share a munge key. libmunge is loaded at the first call; builds do not need it.
 ///
 /// Returns: empty, with `reason`, if munge is missing or does not answer.
 [[nodiscard]] std::optional<std::string> encode_credential(std::string_view text,

@@ -22,9 +22,9 @@ namespace dtrain::net {
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 [[nodiscard]] Addresses resolve(const std::string& host, std::int64_t port, std::string& reason);
 
-/// Tries once to connect to host:port: starts with each address of the name a quarter of a second
-/// after the previous one, and returns the first connection made. Gives up 2 s after the last
-/// start; then the descriptor is empty and `reason` set.
+/// Tries once to connect to host:port. Starts a connection to each address of the name, a quarter
+/// of a second apart, and returns the first one that is established. Gives up 2 s after the last
+/// start; the descriptor is then empty and `reason` is set.
 [[nodiscard]] base::Descriptor connect_to(const std::string& host, std::int64_t port,
                                           const base::Deadline& deadline, std::string& reason);
 
@@ -40,9 +40,9 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 [[nodiscard]] int listen_at(const std::string& host, std::int64_t port);
 
 /// Opens sockets at all local addresses to which other machines may resolve `host`, all at one port
-/// (0: a free one). If the name resolves to the loopback alone, as Debian maps a machine's own
-/// name, other machines resolve it differently: then also at this machine's interface addresses. A
-/// numeric address stands for itself.
+/// (0: a free one). If the name resolves to the loopback alone, as a machine's own name does on
+/// Debian, also listens at this machine's interface addresses, to which other machines resolve it.
+/// A numeric address is used as given.
 ///
 /// Throws: as listen_at, also if the port is taken at one of them.
 [[nodiscard]] std::vector<base::Descriptor> listen_for_hosts(const std::string& host,

@@ -15,7 +15,7 @@
 namespace dtrain::comm {
 
 /// Factory of gloo groups. The constructor opens this rank's listener and exchanges all ranks'
-/// addresses once, so that creating a group exchanges one number per member.
+/// addresses once, so that creating a group exchanges only one number per member.
 class GlooGroups {
  public:
   /// Collective: all ranks of the job.
@@ -47,10 +47,10 @@ class GlooGroups {
   WorldOptions options_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::string address_;
-  std::shared_ptr<::gloo::transport::Device> device_;  // listens there
+  std::shared_ptr<::gloo::transport::Device> device_;  // listens at address_
   std::vector<std::string> endpoints_;                 // by world rank
-  std::int64_t next_number_ = 0;  // of the connections of this rank's next group
-  std::string key_;               // of all proofs; known only to the ranks of this launch
+  std::int64_t next_number_ = 0;  // the first connection number of the next group
+  std::string key_;               // HMAC key of all proofs; known only to the ranks of this launch
 };
 
 }  // namespace dtrain::comm

@@ -27,8 +27,8 @@ enum class Tag : std::uint32_t {
   never,  ///< never sent: a receive of it fails when the connection closes
 };
 
-/// A message in flight. Its buffer must outlive it. Destroying it unfinished is safe only after an
-/// error, when the group is dead.
+/// A message in flight. Its buffer must outlive it. An unfinished message may be destroyed only
+/// after an error, when the group is unusable.
 struct Message {
   c10::intrusive_ptr<c10d::Work> work;
   std::int64_t peer = -1;
@@ -58,10 +58,10 @@ class GlooMessenger {
   /// The peer that wait() for several messages is waiting for; -1: none. Threads: any.
   [[nodiscard]] std::int64_t awaited() const noexcept { return awaited_; }
 
-  /// gloo's own sum, in an unspecified order of addition.
+  /// Sums with gloo's own all-reduce, in an unspecified order.
   void all_reduce(const at::Tensor& tensor, const base::Deadline& deadline);
 
-  /// Trusts the peers' failure notices from now on: all peers are authenticated.
+  /// Trusts the peers' failure notices from now on. Call it once all peers are authenticated.
   void trust_peers() { trusts_peers_ = true; }
 
   void close(const std::string& reason) noexcept;

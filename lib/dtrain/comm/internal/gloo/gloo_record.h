@@ -8,8 +8,9 @@
 
 namespace dtrain::comm {
 
-/// A member's record: where it listens, and the numbers that identify its connections to the other
-/// members. gloo writes an 8-byte number per member, but they are consecutive.
+/// A member's record: its listening address, and the numbers of its connections to the other
+/// members. gloo writes an 8-byte number per member; they are consecutive, so the first one
+/// suffices.
 struct GlooRecord {
   std::string endpoint;           ///< port and IPv4 or IPv6 address, 6 or 18 bytes
   std::int64_t first_number = 0;  ///< the number for the group's first member

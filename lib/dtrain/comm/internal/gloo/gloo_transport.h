@@ -8,9 +8,9 @@
 
 namespace dtrain::comm {
 
-/// Creates a Transport over LibTorch's gloo. Reductions in tree order, gathers and broadcasts
-/// exchange messages directly, so that an error can name the peer; with Reduction::fast all_reduce
-/// is gloo's own.
+/// Creates a Transport over LibTorch's gloo. Tree-ordered reductions, gathers and broadcasts
+/// consist of point-to-point messages, so that an error can name the peer. With Reduction::fast,
+/// all_reduce is gloo's own.
 [[nodiscard]] std::unique_ptr<Transport> make_gloo_transport(
     std::unique_ptr<GlooMessenger> messenger, Reduction reduction);
 

@@ -41,12 +41,12 @@ struct HostGrid {
 /// Combines three transports: to the ranks of this host, to the ranks with this rank's place on
 /// every host, and to all ranks.
 ///
-/// The ranks of a host add in shared memory, each exchanges one slice with its counterparts on the
-/// other hosts, and the host's ranks gather the slices. So an all-reduce over h hosts sends
-/// 2 (h - 1) / h tensors per host over the network, instead of that many per rank.
+/// The ranks of a host sum in shared memory, each rank then reduces one slice with its counterparts
+/// on the other hosts, and the host's ranks gather the slices. An all-reduce over h hosts thus
+/// sends 2 (h - 1) / h times the tensor's size over the network per host, rather than per rank.
 ///
-/// Ordered 16-bit sums, and ordered sums without HostGrid::keeps_tree_order(), use the flat
-/// transport to all ranks, because they are rounded once, at the end.
+/// Two kinds of ordered sums use the transport to all ranks: 16-bit sums, which must be rounded
+/// only once, at the end, and sums on grids without HostGrid::keeps_tree_order().
 ///
 /// Source: hierarchical all-reduce as in Jia et al., Highly Scalable Deep Learning Training System
 ///         with Mixed-Precision (2018). Differs: sums keep the order of tree_order.h.

@@ -13,7 +13,7 @@
 
 namespace dtrain::comm {
 
-/// Contributions of up to this many bytes travel within the control block, in one round.
+/// Contributions of up to this many bytes are exchanged within the control block, in one round.
 inline constexpr std::int64_t kSmallBytes = 8 << 10;
 
 enum class Collective : std::int32_t {
@@ -57,7 +57,7 @@ struct Futex {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-/// Values that a member publishes when it arrives.
+/// Values that a member publishes when it arrives at a barrier.
 struct alignas(64) Slot {
   BufferDescriptor buffer;
   alignas(64) std::byte data[kSmallBytes];
@@ -122,7 +122,7 @@ struct alignas(64) ControlBlock {
   alignas(64) CloseState close_state;
 
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);
-  /// Bytes before the mailboxes, most of which are never used.
+  /// Bytes before the mailboxes. Most mailboxes are never used.
   [[nodiscard]] static std::int64_t common_bytes_for(std::int64_t size);
   /// Parses the offset of a block for `size` members; empty unless it fits into `room` bytes.
   [[nodiscard]] static std::optional<std::int64_t> offset_of(std::string_view text,

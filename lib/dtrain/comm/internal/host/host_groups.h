@@ -110,7 +110,7 @@ class HostGroups {
   [[nodiscard]] GroupMembership join(const GroupPlan& plan);
 
  private:
-  /// A control block in this rank's segment; each lies in the segment of its group's first member.
+  /// A control block in this rank's segment, for a group whose first member is this rank.
   struct OwnBlock {
     ControlBlock* block = nullptr;
     Segment::Extent extent;

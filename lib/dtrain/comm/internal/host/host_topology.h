@@ -18,14 +18,15 @@ struct HostInfo {
   std::string obstacle;  ///< why it cannot share memory; empty: it can
 };
 
-/// Hashes a host's identity to 8 bytes. Hosts with equal digests are told apart later, because
-/// their ranks cannot reach each other's sockets.
+/// Hashes a host's identity to 8 bytes. Hosts with equal digests are distinguished later: their
+/// ranks cannot connect to each other's sockets.
 [[nodiscard]] std::string host_digest(const std::string& host);
 
 /// Encodes a HostInfo for the store.
 [[nodiscard]] std::string packed(const HostInfo& info);
 
-/// The first rank's reason, in one line, why it cannot share memory; empty if all can.
+/// Why ranks cannot share memory: the reason of the first rank that cannot, in one line; empty if
+/// all can.
 [[nodiscard]] std::string rank_obstacle(const std::vector<HostInfo>& hosts_info);
 
 /// The host number of each rank; hosts are numbered in the order of their first ranks.

@@ -49,13 +49,12 @@ class FreeRanges {
   void give_back(std::int64_t begin, std::int64_t size);
 
  private:
-  std::map<std::int64_t, std::int64_t> ranges_;  // size by begin; no two touch
+  std::map<std::int64_t, std::int64_t> ranges_;  // size by begin; no two are adjacent
 };
 
 /// Allocates whole pages of an anonymous file (memfd). Released memory keeps its pages for the next
-/// allocation, which saves allocating them again and faulting them in in every process. The pages
-/// never exceed the peak use so far by more than a fourth. The file lives until the last process
-/// closes and unmaps it.
+/// allocation, so that processes need not fault in new ones. Allocated pages exceed the peak use by
+/// at most a fourth. The file lives until the last process closes and unmaps it.
 ///
 /// Threads: any.
 class Segment : public std::enable_shared_from_this<Segment> {
@@ -65,7 +64,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
 
   /// Creates a segment as large as the machine's memory, at most `max_bytes`.
   ///
-  /// Throws: Error{memory} naming what the system refused.
+  /// Throws: Error{memory} naming what cannot be created or mapped.
   Segment(std::int64_t max_bytes, Count count);
 
   [[nodiscard]] const base::Descriptor& file() const { return file_; }

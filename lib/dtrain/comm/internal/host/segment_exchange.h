@@ -41,9 +41,9 @@ struct HostMember {
   base::Descriptor leader_connection = {};  ///< a connection to the leader; may be empty
 };
 
-/// Gives every rank of a host the segments of all: calls take(rank, memory) for each, in ascending
-/// order. The leader collects all segments and sends them to every rank, so each rank needs one
-/// connection, which is closed on return. Processes of other users are rejected.
+/// Gives every rank of a host the segments of all its ranks: calls take(rank, memory) for each
+/// rank, in ascending order. The leader collects all segments and sends them to every rank, so each
+/// rank needs one connection, which is closed on return. Processes of other users are rejected.
 ///
 /// Collective: all ranks of a host.
 /// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has exited,

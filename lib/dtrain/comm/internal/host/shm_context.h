@@ -55,7 +55,7 @@ struct GroupMembership {
 /// One rank's handle to a shared-memory group. Every wait ends at its deadline, when an awaited
 /// peer has exited, or when the group is closed.
 ///
-/// A wait spins for a few microseconds if every member has a core of its own, then sleeps.
+/// If every member has its own core, a wait spins for a few microseconds before it sleeps.
 ///
 /// Throws:  every wait: TransportFailure.
 /// Threads: barrier: one; each mailbox: one at each end; close: any.
@@ -71,7 +71,7 @@ class ShmContext {
   [[nodiscard]] std::int64_t size() const { return membership_.block->size; }
   [[nodiscard]] PeerMemory& peer_memory() const { return *peer_memory_; }
 
-  /// The slot that this rank fills, and that the others may read after the next arrive().
+  /// This rank's slot. Fill it before arrive(); the other members may read it afterwards.
   [[nodiscard]] Slot& own_slot();
   /// Barrier: returns when every member has called it as often as this rank.
   void arrive(const base::Deadline& deadline);
@@ -81,7 +81,8 @@ class ShmContext {
   void arrive_with_call(const base::Deadline& deadline);
   /// The slot that a member filled before the last arrive(); valid until the next one.
   [[nodiscard]] const Slot& slot_of(std::int64_t rank);
-  /// Exchanges small payloads: copies this rank's into its slot; afterwards payloads() has all.
+  /// Exchanges small payloads: copies this rank's payload into its slot; afterwards payloads()
+  /// returns those of all ranks.
   void exchange(const CollectiveCall& call, const std::byte* payload, std::int64_t bytes,
                 const base::Deadline& deadline);
   /// The exchanged payloads by rank, from byte `offset` on; valid until the next call.
@@ -96,7 +97,7 @@ class ShmContext {
 
   /// Waits for the next chunk from `peer`.
   [[nodiscard]] Chunk wait_for_chunk(std::int64_t peer, const base::Deadline& deadline);
-  /// Tells `peer` that its chunk was copied and may be overwritten.
+  /// Signals to `peer` that its chunk was copied and may be overwritten.
   void consume(std::int64_t peer);
 
   /// Address in this process of a location in a member's memory.

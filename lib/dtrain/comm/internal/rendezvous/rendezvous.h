@@ -23,8 +23,8 @@ struct RendezvousOptions {
   std::string master_addr;
   std::int64_t master_port = 0;
   std::string token;  ///< the job's secret; empty: none
-  /// Every rank is known to be on this host. Otherwise rank 0 listens at all addresses to which
-  /// other hosts may resolve master_addr.
+  /// True if every rank is known to be on this host. If false, rank 0 listens at all addresses to
+  /// which other hosts may resolve master_addr.
   bool is_one_host = true;
   /// Called on rank 0 with the port at which it listens, before it waits for others; may be empty.
   std::function<void(std::int64_t port)> publish = {};
@@ -37,8 +37,8 @@ struct RendezvousOptions {
 struct Rendezvous {
   std::unique_ptr<StoreServer> server;  ///< on rank 0 alone
   std::unique_ptr<StoreClient> store;
-  std::string own_address;             ///< at which other ranks reach this one
-  std::vector<std::string> addresses;  ///< by rank, as rank 0 sees them; empty: several
+  std::string own_address;             ///< the address at which other ranks reach this one
+  std::vector<std::string> addresses;  ///< by rank; empty for rank 0 if it listens at several
   std::string token;                   ///< the job's secret; empty: none
 };
 

@@ -61,12 +61,12 @@ class StoreClient {
   ///
   /// Throws: as join_store.
   StoreClient(base::Descriptor connection, const JoinRequest& self, const base::Deadline& deadline);
-  /// Leaves; during stack unwinding it just disconnects, and rank 0 then fails the job.
+  /// Leaves the store. During stack unwinding only disconnects, so that rank 0 fails the job.
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  /// The secret that authenticated this rank; empty: another method did.
+  /// The secret that authenticated this rank; empty: it was authenticated by another method.
   [[nodiscard]] const std::string& secret() const { return secret_; }
   /// Waits until the deadline, and throws the job's failure if there is one.
   void wait_for_failure(const base::Deadline& deadline);

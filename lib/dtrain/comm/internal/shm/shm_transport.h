@@ -48,7 +48,7 @@ class ShmTransport final : public Transport {
   /// A collective call whose tensors are too large for the control block.
   struct LargeCall {
     CollectiveCall call;
-    const at::Tensor& tensor;       ///< what the other ranks read, and may write
+    const at::Tensor& tensor;       ///< read, and possibly written, by the other ranks
     std::int64_t total = 0;         ///< work items, in units of the caller's choice
     std::int64_t staged_count = 0;  ///< work items that a staging area holds
     bool is_read = true;            ///< whether the other ranks access `tensor`

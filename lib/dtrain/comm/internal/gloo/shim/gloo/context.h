@@ -1,4 +1,5 @@
-// Stub of the gloo header of this name, as far as c10d needs it: the wheel ships no gloo headers.
+// Stub of gloo's header of the same name, reduced to what c10d uses. The LibTorch wheel ships no
+// gloo headers.
 #pragma once
 #include <chrono>
 namespace gloo {

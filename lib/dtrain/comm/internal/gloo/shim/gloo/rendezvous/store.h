@@ -1,4 +1,4 @@
-// Stub of the gloo header of this name: the interface from which c10d derives a class.
+// Stub of gloo's header of the same name: the interface from which c10d derives a class.
 #pragma once
 #include <chrono>
 #include <cstdint>

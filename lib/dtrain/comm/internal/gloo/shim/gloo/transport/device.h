@@ -1,4 +1,4 @@
-// Stub of the gloo header of this name: types that c10d uses only by pointer.
+// Stub of gloo's header of the same name: types that c10d uses only by pointer.
 #pragma once
 #include <memory>
 namespace gloo::transport {
