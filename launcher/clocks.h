@@ -1,4 +1,4 @@
-// Clocks of a job: time without stops of this process, and time spent in useful steps.
+// Clocks of a job: time excluding suspensions of this process, and time spent in useful steps.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 namespace launcher {
 
 /// A clock that excludes the time for which this process was stopped (SIGSTOP, a suspended job), so
-/// that timeouts of other processes do not count it. A pause of more than two seconds between two
-/// calls of now() counts as a stop: call it at least once a second.
+/// that this time does not count towards timeouts for other processes. A gap of more than two
+/// seconds between two calls of now() counts as a stop: call it at least once a second.
 ///
 /// Threads: one.
 class ActiveClock {
@@ -28,7 +28,7 @@ class ActiveClock {
     last_ = time;
     return time - stopped_;
   }
-  /// The moment of dtrain::base::Clock at which this clock shows `time` unless the process stops.
+  /// Converts a time of this clock to dtrain::base::Clock, assuming no further stops.
   [[nodiscard]] Time on_wall(Time time) const { return time + stopped_; }
 
  private:
@@ -121,9 +121,9 @@ class StepClock {
     Time time;
   };
 
-  std::int64_t highest_ = 0;    // step that any attempt has done
+  std::int64_t highest_ = 0;    // highest step that any attempt has completed
   std::optional<Report> last_;  // of this attempt
-  std::optional<Time> failed_;  // not recovered since
+  std::optional<Time> failed_;  // time of a failure without recovery
   std::optional<Seconds> recovery_;
   Seconds useful_{0};
 };

@@ -9,8 +9,8 @@ namespace launcher {
 /// Number of NVIDIA GPUs that the driver shows and CUDA_VISIBLE_DEVICES allows.
 [[nodiscard]] int count_gpus();
 
-/// Resolves a program's name: a path if it has a slash, else the first executable in PATH, else the
-/// one beside dtrun.
+/// Resolves a program's name: a path if it has a slash, otherwise the first executable in PATH,
+/// otherwise an executable in dtrun's folder.
 ///
 /// Throws: Error{spawn} naming the program.
 [[nodiscard]] std::string find_program(const std::string& name);

@@ -1,4 +1,4 @@
-// Waits for what happens to a job: descriptors that became readable, and ranks that were stopped.
+// Waits for the events of a job: readable descriptors, and ranks that were stopped.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace launcher {
 
-/// A readable descriptor, by what it stands for.
+/// A readable descriptor, identified by its purpose.
 struct Event {
   enum class Source : std::uint32_t {
     signals,       ///< signals that the parent process passes on
@@ -25,7 +25,7 @@ struct Event {
     rank_error,    ///< a rank's standard error
   };
   Source source = Source::signals;
-  int rank = 0;  ///< in the job; 0 for sources that are no rank's
+  int rank = 0;  ///< in the job; 0 if the source belongs to no rank
 };
 
 /// A child that a signal stopped or continued.
@@ -35,6 +35,8 @@ struct ChildStop {
   int signal = 0;
 };
 
+/// An epoll instance for a job's descriptors, which also reports stopped children.
+///
 /// Threads: one.
 class EventLoop {
  public:
@@ -43,13 +45,13 @@ class EventLoop {
   /// Reports SIGCHLD as child_stops. REQUIRES: SIGCHLD is blocked.
   EventLoop();
 
-  /// Reports `fd` as `event` whenever it is readable; no-op if it is negative. A closed descriptor
-  /// is dropped by itself.
+  /// Reports `fd` as `event` whenever it is readable; no-op if it is negative. Closing a descriptor
+  /// also unwatches it.
   void watch(int fd, Event event) const;
   void unwatch(int fd) const;
 
   /// Waits for an event, until `deadline` at most. Returns the events in the order in which they
-  /// became ready, so that ranks' ends come in the order of their deaths.
+  /// became ready, so that rank_end events come in the order in which the ranks ended.
   [[nodiscard]] std::vector<Event> wait(std::optional<Time> deadline) const;
 
   /// The children that were stopped or continued since the last call.

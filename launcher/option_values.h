@@ -19,7 +19,7 @@ inline constexpr int kMaxRanks = 4096;
 inline constexpr int kMaxNodes = 4096;
 inline constexpr double kLeastTimeout = 0.1;  // seconds
 
-// All of them throw Error{usage} naming the option, what was found and what to give.
+// The functions below throw Error{usage} naming the option, the value found and what to give.
 
 template <typename Number>
 [[nodiscard]] Number number_in(std::string_view name, std::string_view text, Number low,
@@ -38,13 +38,13 @@ template <typename Number>
 
 /// A number of ranks, or auto, gpu or cpu.
 [[nodiscard]] int num_ranks_from(std::string_view name, std::string_view value);
-/// torchrun's MIN:MAX is taken where both are one number.
+/// Accepts torchrun's MIN:MAX if both are the same number.
 [[nodiscard]] int num_nodes_from(std::string_view name, std::string_view value);
 [[nodiscard]] StreamChoice streams_from(std::string_view name, std::string_view value);
 [[nodiscard]] Bind bind_from(std::string_view name, std::string_view value);
 /// Bytes.
 [[nodiscard]] std::int64_t size_from(std::string_view name, std::string_view value);
-/// low: in seconds; at most a day.
+/// low: the smallest value, in seconds. The largest is a day.
 [[nodiscard]] std::chrono::duration<double> seconds_from(std::string_view name,
                                                          std::string_view value, double low);
 /// 0: never.
@@ -53,8 +53,8 @@ template <typename Number>
 
 /// If srun started one dtrun per node, fills in the number of nodes, this node's rank and the
 /// rendezvous address, unless the command line gives the number of nodes; and without -n one rank
-/// for each of the step's GPUs on this node, or else for each of its cores. `given` holds the options of the
-/// command line, and gets those that were filled in.
+/// for each of the step's GPUs on this node or, without GPUs, for each of its cores. given: the
+/// options of the command line; receives those that were filled in.
 ///
 /// Throws: Error{usage} for several tasks per node, or if the first node's address is unknown.
 void take_from_slurm(const dtrain::base::SlurmStep& step, Options& options,

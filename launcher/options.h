@@ -43,7 +43,7 @@ struct Options {
   bool follows_slurm = false;  // node count and rendezvous come from srun's step
   int emulate_nodes = 0;       // launchers to run on this machine; 0: this one alone
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;  // one node: of the ranks, 0: a free one; several: where launchers meet
+  int master_port = 0;  // one node: for the ranks, 0: any; several: of the rendezvous
   std::chrono::duration<double> rdzv_timeout{600.0};
   std::chrono::duration<double> heartbeat_timeout{10.0};
   /// Limit on a rank's silence; 0: none; nullopt: the larger of 10 min and 20 median steps.

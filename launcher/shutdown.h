@@ -26,16 +26,16 @@ class Shutdown {
 
   /// Begins, unless programs below a shell may still be saving: then call it again.
   void begin(const Moment& now);
-  /// Does what is due, and passes output on to its writers. Call it after each event.
+  /// Takes the steps that are due, and passes output on to its writers. Call it after each event.
   void advance(const Moment& now);
   /// Ends the shutdown once all output is written.
   void check_drained();
   /// The user sent another signal. kills: it ends the remaining processes now.
   void hurry(bool kills, const Moment& now);
-  /// The process that the user started was killed: there is nothing more to report to.
+  /// Ends the shutdown without a report, because the watchdog was killed.
   void abandon();
 
-  /// By the active clock; nullopt: waits for an event alone.
+  /// By the active clock; nullopt: waits only for events.
   [[nodiscard]] std::optional<Moment::Time> deadline() const { return deadline_; }
   [[nodiscard]] bool has_taken_output() const { return step_ >= Step::writing_logs; }
   [[nodiscard]] bool is_done() const { return step_ == Step::done; }

@@ -20,8 +20,8 @@ namespace launcher {
 /// Starts the ranks, passes events to the classes that decide (judge/), and carries out their
 /// decisions until no process of the attempt is left.
 ///
-/// One thread waits for events and for the nearest deadline. Nothing blocks, except that ending
-/// what the ranks have started takes a second at most.
+/// One thread waits for events and for the nearest deadline. Nothing blocks, except for at most a
+/// second while it kills processes that the ranks have started.
 class Supervisor {
  public:
   /// job: hands its rendezvous socket to the ranks. steps and stragglers: get this attempt's steps.

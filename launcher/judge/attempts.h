@@ -10,7 +10,7 @@ namespace launcher {
 /// processes, log files and rendezvous sockets, and a new free port unless the user chose one.
 /// Prints a line for each restart, and at the end the history of a job that was restarted.
 ///
-/// Between attempts no process of the job lives, and a signal ends the wait at once.
+/// Between attempts no process of the job is running, and a signal ends the wait at once.
 ///
 /// Returns: the exit status of the last attempt.
 /// Throws:  as Supervisor::run, unless a restart follows; Error{spawn}, Error{port} or Error{usage}

@@ -1,4 +1,4 @@
-// The actions that the judge decides on. The supervisor carries them out in order.
+// The actions on which the classes in judge/ decide. The supervisor carries them out in order.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace launcher {
 
-/// Print a line of dtrun's own.
+/// Print one of dtrun's own lines.
 struct Say {
   std::string text;
 };
@@ -49,7 +49,7 @@ struct SendToCoordinator {
   std::string body = {};
 };
 
-/// Ask node 0 to stop the job, even if no other message counts any more.
+/// Ask node 0 to stop the job, even if the link to the other nodes is closed.
 struct SendStopRequest {
   int signal = 0;
 };
@@ -57,12 +57,12 @@ struct SendStopRequest {
 /// Node 0: send the job's result to all nodes, then close the link to them.
 struct AnnounceResult {};
 
-/// Ignore the other nodes from now on, but for heartbeats if `answers_heartbeats`.
+/// Ignore the other nodes from now on, except heartbeats if `answers_heartbeats`.
 struct CloseNodeLink {
   bool answers_heartbeats = false;
 };
 
-/// End the processes that the ranks have started, then write what is left of their output.
+/// End the processes that the ranks have started, then write the remaining output.
 struct BeginShutdown {};
 
 /// The user sent another signal during the shutdown. kills: it ends the remaining processes now.

@@ -16,11 +16,11 @@ namespace launcher {
 /// state is a JobState.
 ///
 /// A rank that failed is the culprit unless it blames another rank (status 4) or reports an error
-/// that all ranks may share: then the judge waits a moment for the others' errors. A rank that is
-/// silent for --hang-timeout, or that times out in a collective, has all ranks asked for their open
-/// collectives; the culprit is the rank that the others wait for.
+/// that all ranks may share: then the judge waits a moment for the others' errors. If a rank sends
+/// no heartbeat for --hang-timeout, or times out in a collective, the judge asks all ranks for
+/// their open collectives; the culprit is the rank that the others wait for.
 ///
-/// Events of ranks on other nodes are node 0's only. Threads: one.
+/// Only node 0 receives events of ranks on other nodes. Threads: one.
 class FailureJudge {
  public:
   FailureJudge(JobState& state, Stragglers& stragglers);
@@ -40,13 +40,14 @@ class FailureJudge {
   /// Another node ordered to kill all ranks. signal: sent by the user; 0: a grace period is over.
   void kill_ordered(int signal, const Moment& now);
 
-  /// Asks this node's ranks for their open collectives, unless their responses are here.
+  /// Asks this node's ranks for their open collectives, unless they have already responded.
   void request_records();
   /// Starts the diagnosis if a rank was silent for --hang-timeout.
   void check_silence(const Moment& now);
-  /// The rank that was to be diagnosed makes progress: resumes, or aborts if another rank failed.
+  /// The suspected rank makes progress again: ends the diagnosis, or aborts if another rank failed.
   void cancel_diagnosis(const Moment& now);
-  /// Restarts all hang timeouts: output back-pressure, or a suspension, has held up the ranks.
+  /// Restarts all hang timeouts, because output back-pressure or a suspension has held up the
+  /// ranks.
   void reset_hang_timers(const Moment& now);
   /// The phase's deadline has passed.
   void deadline_passed(const Moment& now);

@@ -36,7 +36,7 @@ struct RankRecords {
   bool is_whole = false;  // the response is complete
 };
 
-/// text: a response (docs/guide/dtrun.md). Skips lines of an unknown form.
+/// Parses a rank's response (docs/guide/dtrun.md). Skips lines of an unknown form.
 [[nodiscard]] RankRecords parse_records(std::string_view text);
 
 /// The rank that a hung job waits for.
@@ -45,9 +45,9 @@ struct HangVerdict {
   std::string text;  // which collective it holds up, and its position
 };
 
-/// Finds the culprit of a hang: a rank that did not respond although others did, or else a rank
-/// that others wait for and that waits for none. A rank waits for the members of a group that have
-/// not made its open call, and for the rank that the call names.
+/// Finds the culprit of a hang: a rank that did not respond although others did, or otherwise a
+/// rank that others wait for and that waits for no rank. A rank waits for the members of a group
+/// that have not made its open call, and for the rank that the call names.
 ///
 /// records: by rank; nullopt for a rank that was not asked, for example because it has ended.
 /// Returns: nullopt if no rank waits for another.
@@ -89,12 +89,13 @@ class HangWatch {
   /// Returns the longest silence among running ranks; nullopt if no rank is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 
-  /// A rank that exceeds the limit. Checks all ranks, so ten times a second at most.
+  /// Returns a rank that exceeds the limit. Checks all ranks, so call it at most ten times a
+  /// second.
   [[nodiscard]] std::optional<int> find_silent(const std::vector<Rank>& ranks, Time now);
-  /// When the rank that find_silent last found silent for longest exceeds the limit.
+  /// The time at which the rank with the longest silence exceeds the limit, as of find_silent.
   [[nodiscard]] std::optional<Time> next_check() const;
 
-  /// The rank whose silence or end is the reason to ask all ranks.
+  /// Sets the rank whose silence or end is the reason to ask all ranks.
   void set_suspect(int suspect) { suspect_ = suspect; }
   [[nodiscard]] int suspect() const { return suspect_; }
   [[nodiscard]] static bool all_have_responded(const std::vector<Rank>& ranks);
@@ -120,8 +121,8 @@ class HangWatch {
   Step last_;                   // of rank 0
   std::deque<Duration> steps_;  // the newest step times
   int suspect_ = 0;
-  std::optional<Silence> silence_;  // as last looked for
-  Time checked_;                    // when that was
+  std::optional<Silence> silence_;  // result of the last check
+  Time checked_;                    // time of the last check
 };
 
 /// Distinguishes a rank that stays stopped, and so holds up all others, from a job that its user
@@ -155,7 +156,7 @@ class StoppedRanks {
   [[nodiscard]] bool empty() const { return since_.empty(); }
   /// The ranks that have been stopped for two seconds or longer.
   [[nodiscard]] std::vector<int> overdue(Time now) const {
-    constexpr std::chrono::seconds kLimit(2);  // a job that is stopped as a whole is continued so
+    constexpr std::chrono::seconds kLimit(2);  // ranks of a job resumed as a whole continue sooner
     std::vector<int> ranks;
     for (const auto& [rank, since] : since_) {
       if (now - since >= kLimit) ranks.push_back(rank);

@@ -16,19 +16,19 @@
 
 namespace launcher {
 
-/// Phases of an attempt, in order; only a hang that turns out to be none leads back to `running`.
+/// Phases of an attempt, in order. Only a false hang alarm leads back to `running`.
 enum class Phase {
   running,
   exiting,      ///< a rank has saved and exited (status 9); the others follow within --stop-grace
   diagnosing,   ///< a rank is silent or has timed out: collects all ranks' open collectives
   stopping,     ///< SIGINT or SIGTERM: the ranks save within --stop-grace
-  attributing,  ///< a rank failed: did another one cause it, or do all ranks share its error?
+  attributing,  ///< a rank failed: waits briefly to find out whether another rank is the cause
   aborting,     ///< a rank failed: the others have --abort-grace to end
   killing,      ///< SIGKILL was sent
-  shutdown,     ///< no rank runs: what is left is ended and written (launcher/shutdown.h)
+  shutdown,     ///< no rank runs: orphans end, remaining output is written (launcher/shutdown.h)
 };
 
-/// Shared by the classes that decide. They add to `decisions`; the supervisor carries these out
+/// State shared by the classes in judge/. They add to `decisions`; the supervisor carries these out
 /// after each event.
 struct JobState {
   using Duration = std::chrono::duration<double>;

@@ -35,14 +35,15 @@ class RestartPolicy {
 
   /// Decides what follows an attempt. Call it once per attempt.
   ///
-  /// There are at most max_restarts restarts, and none
+  /// Allows at most max_restarts restarts, and no restart
   ///   - after a permanent error (docs/guide/exit-status.md),
   ///   - after a signal that asked the job to stop,
   ///   - while a process of the job cannot be killed,
-  ///   - after the loss of a node: the number of nodes is fixed,
-  ///   - after three in a row without a newer checkpoint of any run, if the program reports to
-  ///     dtrun. Attempts that end with a storage error do not count: the storage may recover.
-  /// The wait doubles with each restart in a row without a newer checkpoint, to a minute at most.
+  ///   - after the loss of a node, because the number of nodes is fixed,
+  ///   - after three restarts in a row without a newer checkpoint of any run, if the program
+  ///     reports to dtrun. Attempts that end with a storage error do not count, because the storage
+  ///     may recover.
+  /// The wait doubles with each restart in a row without a newer checkpoint, up to a minute.
   [[nodiscard]] RestartDecision decide(const AttemptResult& end);
 
   /// Withdraw the last decision to restart, because of a signal during the back-off or for another
@@ -65,7 +66,7 @@ class RestartPolicy {
   RestartOptions options_;
   int restarts_ = 0;
   int in_a_row_ = 0;            // restarts since a newer checkpoint
-  int without_checkpoint_ = 0;  // of these, the ones that no storage error caused
+  int without_checkpoint_ = 0;  // those of in_a_row_ that no storage error caused
   std::int64_t committed_ = -1;
   CommittedSteps last_;
   CommittedSteps highest_;

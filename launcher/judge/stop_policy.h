@@ -11,7 +11,7 @@ namespace launcher {
 ///
 /// SIGINT and SIGTERM let the ranks save within --stop-grace; a second SIGINT, or SIGQUIT, kills
 /// them. SIGTSTP and SIGCONT suspend and resume the ranks of all nodes, on node 0's order only, so
-/// that two orders cannot race. SIGUSR1 and SIGUSR2 go to the ranks.
+/// that two orders cannot race. SIGUSR1 and SIGUSR2 are forwarded to the ranks.
 ///
 /// Threads: one.
 class StopPolicy {
@@ -24,10 +24,11 @@ class StopPolicy {
   void stop_ranks(int signal, const Moment& now);
   /// Suspends or resumes the ranks. No effect on ranks that are ending: they have a deadline.
   void suspend_ranks(bool suspends, const Moment& now);
-  /// A rank that stays stopped while the job is not suspended fails.
+  /// Fails a rank that stays stopped while the job is not suspended.
   void check_stopped_ranks(const Moment& now);
 
-  /// Returns whether silent ranks count as hung: not while the user or back-pressure holds them up.
+  /// Returns whether silent ranks count as hung: false while the user or back-pressure holds them
+  /// up.
   [[nodiscard]] bool watches_heartbeats(bool has_back_pressure) const {
     return state_.is_coordinator() && state_.phase == Phase::running && !has_back_pressure &&
            !stopped_.is_suspended();
@@ -39,7 +40,7 @@ class StopPolicy {
   JobState& state_;
   FailureJudge& judge_;
   StoppedRanks stopped_;
-  bool is_interrupted_ = false;  // this launcher has got a SIGINT
+  bool is_interrupted_ = false;  // this launcher has received a SIGINT
 };
 
 }  // namespace launcher

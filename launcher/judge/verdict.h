@@ -27,9 +27,9 @@ struct Verdict {
   std::optional<NodeFailure> lost;
   bool has_lost_node = false;       // at any time: the remaining nodes cannot restart the job
   std::optional<JobResult> result;  // from node 0; overrides all other fields
-  std::int64_t failed_ns = 0;       // when the failure was seen, since the start of the ranks
+  std::int64_t failed_ns = 0;       // time of the failure, since the start of the ranks
   int stop_signal = 0;              // sent by the user; 0: none
-  int request = 0;       // the last signal that asks_to_stop, even after the failure; 0: none
+  int request = 0;       // the last signal that asked to stop, even after the failure; 0: none
   bool overdue = false;  // ranks did not end in time after one had saved and exited
 
   [[nodiscard]] bool failed() const { return culprit || lost || (result && result->failed); }
@@ -38,14 +38,14 @@ struct Verdict {
 
 /// "exited with status 3", "was killed by signal 9 (SIGKILL)".
 [[nodiscard]] std::string describe(const RankEnd& end);
-/// Likewise; also "was stopped ..." and the reason of a hang.
+/// The same for any end of a rank: also "was stopped ..." and the reason of a hang.
 [[nodiscard]] std::string describe(const Rank& rank);
 /// Why a rank is still running at the end of its job.
 [[nodiscard]] std::string describe_running(const Rank& rank);
 
 /// Returns whether every rank shares the culprit's error: the culprit reports so, or all others
-/// reported the same one. Before the first step, ranks that only blame another do not contradict
-/// it, unless it is about the culprit's own memory or device.
+/// reported the same one. Before the first step, ranks that only blame another rank do not count
+/// against that, unless the error concerns the culprit's own memory or device.
 [[nodiscard]] bool is_shared_error(const Rank& culprit, const std::vector<Rank>& ranks);
 
 /// Returns whether the rank's standard error explains its end. If a signal killed the rank, a line
@@ -66,7 +66,7 @@ struct Verdict {
 [[nodiscard]] std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
                                     const Placement& placement);
 
-/// How node 0 announces the end of the job.
+/// Node 0's announcement of the end of the job.
 [[nodiscard]] JobResult job_result(const Verdict& verdict, const std::vector<Rank>& ranks,
                                    const Placement& placement);
 

@@ -19,7 +19,7 @@ struct Cpu {
 
 /// The CPUs of each rank of this dtrun.
 struct CpuBinding {
-  std::vector<dtrain::base::CpuList> masks;  // by local rank; empty: ranks run where dtrun may
+  std::vector<dtrain::base::CpuList> masks;  // by local rank; empty: not bound
   int threads = 0;  // per rank: the fewest CPUs that any rank has; 0: not bound
 };
 
@@ -37,7 +37,7 @@ struct CpuBinding {
 
 /// "ranks bound to cores: 0 to CPUs 0-3; 1 to CPUs 4-7".
 ///
-/// first_rank: of the job, to whom the first mask belongs.
+/// first_rank: the job's index of the rank that has the first mask.
 [[nodiscard]] std::string describe(Bind how, const CpuBinding& binding, int first_rank);
 
 }  // namespace launcher

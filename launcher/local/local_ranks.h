@@ -16,8 +16,8 @@ namespace launcher {
 
 struct PreparedJob;
 
-/// Throws: Error{spawn} naming both numbers if this process cannot open the descriptors that this
-///         number of ranks takes.
+/// Throws: Error{spawn} naming both numbers if this process cannot open as many descriptors as
+///         `num_ranks` ranks need.
 void require_files_for(int num_ranks);
 
 /// The processes of this node's ranks, whose records are in a RankTable.
@@ -30,8 +30,9 @@ class LocalRanks {
   /// Starts this node's ranks, and fills the table with the records of all ranks.
   ///
   /// Throws: naming the program, and leaves no rank running: StorageError if the storage of its
-  ///         file still fails after 30 s; Error{memory} without room for another process;
-  ///         Error{spawn} for other reasons, and without descriptors; as LogFolder::create_log.
+  ///         file still fails after 30 s; Error{memory} if there is no memory for another process;
+  ///         Error{spawn} for other reasons, such as too many open files; also as
+  ///         LogFolder::create_log.
   void start(const PreparedJob& job, const sigset_t& signal_mask, const SharedOutput& console,
              LogWriter& logs);
 
@@ -51,9 +52,10 @@ class LocalRanks {
   /// Reaps the rank's process if it has ended. Returns its end, without the time; nullopt if the
   /// rank runs or was reaped before.
   [[nodiscard]] static std::optional<RankEnd> reap(const Rank& rank);
-  /// Reaps orphaned descendants of ranks, which have no other parent. now_ns: since the start. counts: whether their ends may replace those of their ranks, as after a stop.
+  /// Reaps orphaned descendants of ranks. now_ns: since the start of the ranks. counts: whether the
+  /// end of an orphan may replace that of its rank, as after a stop.
   void reap_orphans(std::int64_t now_ns, bool counts);
-  /// From now on such ends count as those of the ranks.
+  /// Replaces the ends of ranks by those of their orphans.
   void adopt_orphan_ends();
 
  private:

@@ -8,19 +8,19 @@
 
 namespace launcher {
 
-/// Marks an address and its port as this job's, so that a second dtrun of this machine is refused
-/// them. Binding them does not: the port is shared with rank 0 (SO_REUSEADDR), and so with a second
-/// job.
+/// Claims an address and port for this job, so that no other dtrun on this machine takes them.
+/// Binding the port is not enough: because rank 0 shares it (SO_REUSEADDR), another job could bind
+/// it too.
 struct PortClaim {
-  dtrain::base::Descriptor socket;  // marks until it is closed; none: another user's process does
-  std::string holder;               // the dtrun that has the port, in words; empty: no other one
+  dtrain::base::Descriptor socket;  // holds the claim until it is closed; none: no claim
+  std::string holder;               // describes another dtrun that has the port; empty: none
 };
 
-/// A bound TCP socket that never listens. As it has SO_REUSEADDR, so may rank 0 bind and listen at
-/// the same port, and dtrun's own hold keeps the system from giving it to anybody who asks for any.
+/// A bound TCP socket that never listens. With SO_REUSEADDR, rank 0 can bind the same port and
+/// listen on it, while the system assigns the port to no program that asks for a free one.
 struct ReservedPort {
   dtrain::base::Descriptor socket;
-  PortClaim claim;  // tells other dtruns, who could bind the port as rank 0 can
+  PortClaim claim;  // keeps other dtruns off the port, which they could bind as well
   int port = 0;
 };
 
@@ -33,12 +33,12 @@ struct ReservedPort {
 /// A socket that listens for the rendezvous of launchers.
 struct NodeListener {
   dtrain::base::Descriptor socket;
-  PortClaim claim;  // tells a second node 0 which dtrun has the port
+  PortClaim claim;  // shows a second node 0 which dtrun has the port
 };
 
-/// A socket that listens at that address and does not block, for other launchers. Where this
-/// machine takes the name for a loopback address, as Debian does with its own, it listens at all
-/// addresses, IPv4 and IPv6: the other nodes know the name better.
+/// Opens a non-blocking socket that listens at that address for other launchers. If this machine
+/// resolves the name to a loopback address, as Debian does for a machine's own name, the socket
+/// listens at all addresses, IPv4 and IPv6, because other nodes resolve the name differently.
 ///
 /// Throws: Error{port} for a port that is taken, naming a dtrun that has it; Error{usage} for an
 ///         address that is not this machine's.

@@ -16,20 +16,20 @@ namespace launcher {
 /// Makes this process a child subreaper: it adopts orphaned descendants, so none is lost.
 void adopt_orphans();
 
-/// Returns whether this process still has a child, ended but unreaped ones included.
+/// Returns whether this process still has a child, including ended but unreaped ones.
 [[nodiscard]] bool has_children();
 
 /// Returns whether the process's main thread has ended, and the process is not reaped.
 [[nodiscard]] bool is_zombie(pid_t pid);
 
-/// The process groups of the descendants that have not ended.
+/// The process groups of running descendants.
 [[nodiscard]] std::set<pid_t> running_groups();
 
 /// Sends a signal to every descendant process.
 void signal_descendants(int signal);
 
-/// Sends a signal, whose default action ends a program, to the processes of a group that handle it:
-/// to the leader if it does, else to the members that do, else to the leader nevertheless.
+/// Sends a signal whose default action ends a program to the processes of a group that handle it:
+/// the leader if it does, otherwise the members that do. If none does, sends it to the leader.
 void notify_group(pid_t leader, int signal);
 
 /// Reaps every child that has ended.

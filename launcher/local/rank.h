@@ -19,15 +19,15 @@
 namespace launcher {
 
 /// The committed steps that ranks have reported, by the name of the run: a script may train several
-/// runs, one after the other. Holds at most 1,000 runs, which a rank's environment has room for;
+/// runs, one after the other. Holds at most 1,000 runs, which fit into a rank's environment;
 /// ignores later ones.
 class CommittedSteps {
  public:
   /// Replaces the step of a run. Ignores a negative one.
   void set(const std::string& run, std::int64_t step);
-  /// Sets all of `newer`.
+  /// Replaces the steps of all runs in `newer`.
   void update(const CommittedSteps& newer);
-  /// Sets those of `other` that are higher. Returns whether there are any.
+  /// Replaces the steps that are higher in `other`. Returns whether there are any.
   [[nodiscard]] bool raise(const CommittedSteps& other);
 
   [[nodiscard]] bool empty() const { return steps_.empty(); }
@@ -50,7 +50,7 @@ struct RankEnd {
     return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::interrupted);
   }
   [[nodiscard]] bool failed() const { return by_signal || (code != 0 && !saved()); }
-  /// True if it says that another rank's failure ended it.
+  /// True if the exit status says that another rank's failure ended it.
   [[nodiscard]] bool blames_another() const {
     return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::comm);
   }
@@ -63,7 +63,7 @@ struct RankEnd {
 
 /// An error that a program reports to dtrun instead of writing it to its standard error.
 struct ReportedError {
-  int status = 0;          // with which it is about to exit
+  int status = 0;          // the status with which it is about to exit
   bool is_shared = false;  // the rank expects every rank to fail with this error
   std::string line;
 
@@ -101,7 +101,7 @@ struct Rank {
   bool has_records = false;  // the response is complete
   bool records_are_last = false;       // sent unasked before it fails; it responds no more
   std::int64_t records_heartbeat = 0;  // `heartbeats` when the response began
-  std::string hang = {};  // the other ranks wait for it: in which collective, and where it was
+  std::string hang = {};  // of a rank that others wait for: the collective, and its position
   bool stopped = false;   // by SIGSTOP or the like, for too long
   bool lost = false;      // its node is lost, so its end is unknown
   std::optional<ReportedError> reported_error = {};
@@ -109,13 +109,13 @@ struct Rank {
   std::optional<RankEnd> orphan = {};  // end of a process that its leader left behind
 
   [[nodiscard]] bool running() const { return !end && !lost; }
-  /// Forgets its response, unless it was the last one of a rank that fails or has ended.
+  /// Discards its response, unless it was the last one of a rank that fails or has ended.
   void forget_records() {
     if (!running() || records_are_last) return;
     records.clear();
     has_records = false;
   }
-  /// Forgets a response that is older than the last heartbeat.
+  /// Discards a response that is older than the last heartbeat.
   void forget_old_records() {
     if (heartbeats != records_heartbeat) forget_records();
   }

@@ -1,4 +1,4 @@
-// One output stream of one rank, on its way to the console and to a log.
+// Relays one output stream of a rank to the console and to a log.
 #pragma once
 
 #include <algorithm>

@@ -42,7 +42,7 @@ class RankTable {
     return &ranks_[index];
   }
 
-  /// Returns whether a rank runs: on node 0, a rank of any node; else one of this node.
+  /// Returns whether a rank runs: on node 0, a rank of any node; on other nodes, one of this node.
   [[nodiscard]] bool any_running() {
     const auto runs = [this](const Rank& rank) {
       return rank.running() && (placement_.node_rank == 0 || rank.node == placement_.node_rank);

@@ -26,11 +26,11 @@ struct SpawnRequest {
   dtrain::base::CpuList cpus;  // affinity mask; empty: the caller's
 };
 
-/// Starts the program in its own process group; the kernel kills it when dtrun dies. While the
-/// storage of its file fails with an error that may pass, retries for up to 30 s.
+/// Starts the program in its own process group; the kernel kills it when dtrun dies. If the storage
+/// of its file fails with a transient error, retries for up to 30 s.
 ///
 /// Throws: naming the program, and leaves no child: StorageError if the storage still fails;
-///         Error{memory} without room for another process; else Error{spawn}.
+///         Error{memory} if there is no memory for another process; otherwise Error{spawn}.
 [[nodiscard]] pid_t spawn(const SpawnRequest& request);
 
 }  // namespace launcher

@@ -23,7 +23,7 @@ struct WatchdogLink {
 /// watchdog. A child that hangs in the kernel after `supervise` has returned, because one of its
 /// threads waits for a disk, is left behind after 1 s.
 ///
-/// Throws: Error{spawn} when no process can be made.
+/// Throws: Error{spawn} if the child process cannot be created.
 [[nodiscard]] int run_under_watchdog(PreparedJob job, int (*supervise)(PreparedJob, WatchdogLink));
 
 }  // namespace launcher

@@ -11,7 +11,7 @@ namespace launcher {
 /// Descriptors that an emulated node inherits.
 struct EmulatedStart {
   dtrain::base::Descriptor listener;    // node 0's
-  dtrain::base::Descriptor rendezvous;  // to be closed once all nodes have met
+  dtrain::base::Descriptor rendezvous;  // to be closed once all nodes have joined
 };
 
 /// Runs `run_node(options of a node, its start)` in a process for each of --emulate-nodes nodes,

@@ -44,7 +44,7 @@ inline constexpr std::uint64_t kMostNodeMessageBytes = std::uint64_t{1} << 20;
 /// The header of every message between authenticated launchers, and its body.
 struct NodeEnvelope {
   NodeMessage kind = NodeMessage::ping;
-  int attempt = 0;  ///< to run the job, to which the message belongs; 0: the first
+  int attempt = 0;  ///< the attempt that the message belongs to; 0: the first
   std::string body;
 };
 
@@ -107,8 +107,8 @@ struct RestartOrder {
 [[nodiscard]] std::string encode(const JobResult& decision);
 [[nodiscard]] std::string encode(const RestartOrder& order);
 
-/// Return nullopt for bytes that are no such message, or have a value out of range. Control
-/// characters in texts are escaped.
+/// Return nullopt for a malformed message or a value out of range. Control characters in texts are
+/// escaped.
 [[nodiscard]] std::optional<NodeEnvelope> decode_envelope(std::string_view bytes);
 [[nodiscard]] std::optional<NodeHello> decode_hello(std::string_view bytes);
 [[nodiscard]] std::optional<JobStart> decode_start(std::string_view bytes);

@@ -28,32 +28,32 @@ struct NodeConnection {
 /// while its ranks ran (silent) or before they ran (never_started).
 enum class NodeLoss { closed, silent, never_started };
 
-/// How long another launcher may send nothing.
+/// Limits on the time for which another launcher may send nothing.
 struct SilenceLimits {
   std::chrono::duration<double> running{10.0};
-  /// While it starts its ranks: it reads nothing then, and many programs take long to load.
+  /// While it starts its ranks: meanwhile it reads nothing, and many programs take long to load.
   std::chrono::duration<double> starting{600.0};
 };
 
 /// A message of another launcher, or its loss.
 struct NodeEvent {
   int node = 0;
-  std::optional<NodeLoss> loss;  // the last event of that node; else a message:
+  std::optional<NodeLoss> loss;  // set: the node is lost, its last event; empty: a message
   NodeMessage kind = NodeMessage::ping;
   int attempt = 0;
   std::string body;
 };
 
 /// Carries messages between node 0 and each other node, in order, and detects lost nodes. Node 0
-/// sends heartbeats, which the others answer; either side counts as lost after a silence of the
-/// whole limit. Nothing blocks.
+/// sends heartbeats, which the others answer; a side that stays silent for the whole limit counts
+/// as lost. Nothing blocks.
 ///
 /// Threads: one.
 class NodeConnections {
  public:
-  /// For a job of one node: no peers and no descriptors; sends nothing and takes nothing.
+  /// For a job of one node: no peers and no descriptors; sends and receives nothing.
   NodeConnections() = default;
-  /// Throws: Error{spawn} if the system gives no descriptors.
+  /// Throws: Error{spawn} if no descriptors can be opened.
   NodeConnections(int own_node, std::vector<NodeConnection> links, SilenceLimits limits);
 
   /// Readable when take() has something to do; -1: a job of one node.
@@ -106,7 +106,7 @@ class NodeConnections {
   dtrain::base::Descriptor timer_;
   std::vector<Peer> peers_;
   std::vector<NodeEvent> put_back_;
-  bool has_taken_ = false;  // what was received during the handshakes
+  bool has_taken_ = false;  // the messages received during the handshakes
 };
 
 }  // namespace launcher

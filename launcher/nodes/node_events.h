@@ -1,4 +1,4 @@
-// Applies what other nodes report or order to this launcher's view of the job.
+// Applies the reports and orders of other nodes to this launcher's state of the job.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace launcher {
 
 /// Decodes messages of other launchers, updates the records of their ranks and informs the judge.
-/// Node 0 takes reports, the other nodes take orders; all take the user's signals.
+/// Node 0 receives reports, the other nodes receive orders, and all receive the user's signals.
 ///
 /// Threads: one.
 class NodeEvents {

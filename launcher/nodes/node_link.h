@@ -15,9 +15,9 @@
 
 namespace launcher {
 
-/// Sends what the other launchers must know of an attempt, and tracks which nodes have finished it.
-/// Node 0's launcher is the coordinator. In a job of one node the link is closed from the start:
-/// nothing is sent or received.
+/// Sends an attempt's reports and orders to the other launchers, and tracks which nodes have
+/// finished it. Node 0's launcher is the coordinator. In a job of one node the link is closed from
+/// the start: nothing is sent or received.
 ///
 /// Threads: one.
 class NodeLink {
@@ -45,7 +45,7 @@ class NodeLink {
   void report_rank(Rank& rank, SharedOutput& console) const;
   /// Reports a rank's progress to node 0, twice a second at most.
   void report_progress(Rank& rank, std::int64_t now_ns) const;
-  /// Sends a rank's complete response to node 0, and forgets it: sent again, it would pass for a
+  /// Sends a rank's complete response to node 0, and discards it, so that it is not sent again as a
   /// new one.
   void report_records(Rank& rank) const;
 
@@ -55,7 +55,7 @@ class NodeLink {
   /// From now on no message of another node affects this attempt.
   void close() { is_open_ = false; }
 
-  /// All ranks of a node have ended, or it is lost.
+  /// Records that all ranks of a node have ended, or that it is lost.
   void set_done(int node) { done_[static_cast<std::size_t>(node)] = true; }
   [[nodiscard]] bool is_done(int node) const { return done_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] bool all_done() const;
@@ -63,7 +63,7 @@ class NodeLink {
  private:
   std::shared_ptr<NodeConnections> connections_;
   int own_node_;
-  std::vector<bool> done_;  // on other nodes than node 0: only their own entry, once reported
+  std::vector<bool> done_;  // a node other than 0 sets only its own entry, once reported
   bool is_open_;
 };
 

@@ -21,9 +21,9 @@ struct Placement {
   int node_rank = 0;
   std::vector<NodePlace> nodes;
   std::string master_addr;  // node 0's
-  int master_port = 0;      // where rank 0 may listen
+  int master_port = 0;      // the port reserved for rank 0
   int store_port = 0;      // where node 0's dtrun listens, and rank 0 serves its store; 0: one node
-  std::string run_id;      // empty: this launcher makes one
+  std::string run_id;      // empty: this launcher generates one
   std::string rank_token;  // authenticates ranks to each other over TCP; empty: one node
 
   [[nodiscard]] int num_nodes() const { return static_cast<int>(nodes.size()); }

@@ -22,7 +22,7 @@ class LogFolder {
   LogFolder(const Options& options, const Placement& placement);
 
   /// Switches to the folder of attempt `number`; the constructor has begun attempt 0. Returns why
-  /// this attempt has no logs, without which the job continues; empty if it has them.
+  /// this attempt has no logs; the job then continues without them. Empty if it has logs.
   [[nodiscard]] std::string begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }

@@ -29,7 +29,7 @@ class Log {
  public:
   Log() = default;
 
-  /// Queues the bytes; never waits.
+  /// Queues the bytes; never blocks.
   void write(std::string_view bytes) const;
 
  private:
@@ -40,12 +40,11 @@ class Log {
   std::size_t index_ = 0;
 };
 
-/// Queues the bytes of all logs, and writes them from its own thread, each log in order: the disk
-/// of the logs may hang (NFS, a frozen file system), the supervisor must not.
+/// Queues the bytes of all logs, and writes them from its own thread, each log in order, so that a
+/// hanging disk (NFS, a frozen file system) does not block the supervisor.
 ///
-/// A file that is full (size_limit) becomes FILE.1, in place of the one before, and the log
-/// continues in a new FILE. If that fails, one warning says so, and the file grows until it is full
-/// again.
+/// A file that reaches size_limit is renamed to FILE.1, which it replaces, and the log continues in
+/// a new FILE. If that fails, prints one warning and tries again after another size_limit bytes.
 ///
 /// A full disk (or a quota, or a limit on file sizes) leaves a gap in the log; later bytes are
 /// written if there is space again. Any other error, and a stale file, ends the log. Both give
@@ -61,9 +60,9 @@ class LogWriter {
   LogWriter& operator=(const LogWriter&) = delete;
   ~LogWriter();
 
-  /// Takes a file; `name` is for warnings.
+  /// Adds a log that is written to `file`; `name` is for warnings.
   ///
-  /// Throws: Error{spawn} when no thread can be made, at the first file.
+  /// Throws: Error{spawn} if the thread cannot be started, at the first file.
   [[nodiscard]] Log add(LogFile file, std::string name);
 
   /// Adds to the warnings.
@@ -76,7 +75,7 @@ class LogWriter {
 
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t waiting() const;
-  /// These, and the dropped ones that no warning has counted yet.
+  /// The bytes that are not written yet, and the dropped ones that no warning has counted yet.
   [[nodiscard]] std::size_t missing() const;
   /// Returns whether the thread has nothing to do; after finish(): whether all files are closed.
   [[nodiscard]] bool idle() const;

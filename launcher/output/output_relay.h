@@ -25,7 +25,7 @@ namespace launcher {
 class OutputRelay {
  public:
   /// log_folder: of this attempt's logs; empty: none.
-  /// Throws:     Error{spawn} when no threads can be made.
+  /// Throws:     Error{spawn} if its threads cannot be started.
   OutputRelay(const Options& options, std::string log_folder);
 
   [[nodiscard]] SharedOutput& console() { return console_; }
@@ -46,7 +46,8 @@ class OutputRelay {
   void show_reported_error(Rank& rank, std::span<const Rank> own, bool has_begun);
   [[nodiscard]] bool has_startup_errors() const { return !startup_errors_.empty(); }
   void show_startup_errors();
-  /// Prints them after two seconds, or once the job has begun: they did not end the startup.
+  /// Prints the startup errors once they are two seconds old or the job has begun: they did not end
+  /// the startup.
   ///
   /// REQUIRES: has_startup_errors().
   void show_old_startup_errors(bool has_begun);
@@ -58,9 +59,9 @@ class OutputRelay {
   [[nodiscard]] bool update_back_pressure(bool job_ends);
   [[nodiscard]] bool has_back_pressure() const { return back_pressure_; }
 
-  /// Reads what is left in the ranks' pipes, and closes them.
+  /// Reads the remaining output in the ranks' pipes, and closes them.
   void finish(std::span<Rank> ranks);
-  /// Prints what went wrong with the logs, then the report on the attempt (output/report.h).
+  /// Prints the warnings about the logs, then the report on the attempt (output/report.h).
   void print_report(const Verdict& verdict, const std::vector<Rank>& ranks,
                     const Placement& placement);
 

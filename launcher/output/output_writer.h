@@ -13,9 +13,10 @@
 
 namespace launcher {
 
-/// Runs `body` in a detached thread. It may hang in the kernel, so it must own what it uses.
+/// Runs `body` in a detached thread. The thread may hang in the kernel, so `body` must own what it
+/// uses.
 ///
-/// Throws: Error{spawn} when no thread can be made.
+/// Throws: Error{spawn} if the thread cannot be started.
 void start_writer_thread(std::function<void()> body);
 
 /// The size of a write. atomic: whole lines of at most PIPE_BUF bytes, so that those of other
@@ -41,9 +42,9 @@ class Waker {
   dtrain::base::Descriptor fd_;
 };
 
-/// Writes from a thread, which alone waits for the reader. A write to a terminal, or to a pipe with
-/// other writers, may block however short it is and whatever poll() reports; a non-blocking
-/// descriptor would be non-blocking for the user's shell as well.
+/// Writes from a separate thread, so that only this thread blocks on the reader. A write to a
+/// terminal, or to a pipe with other writers, may block however short it is and whatever poll()
+/// reports; a non-blocking descriptor would be non-blocking for the user's shell as well.
 ///
 /// Retries while a disk is full (or a quota, or a limit on file sizes is reached): space may be
 /// freed.
@@ -54,13 +55,13 @@ class OutputWriter {
   /// `waker` is woken whenever something was written or dropped.
   ///
   /// pieces: atomic if other processes write lines to the same pipe.
-  /// Throws: Error{spawn} when no thread can be made.
+  /// Throws: Error{spawn} if the thread cannot be started.
   OutputWriter(int fd, std::shared_ptr<const Waker> waker, Pieces pieces = Pieces::large);
   OutputWriter(const OutputWriter&) = delete;
   OutputWriter& operator=(const OutputWriter&) = delete;
   ~OutputWriter();
 
-  /// Queues the bytes; never waits.
+  /// Queues the bytes; never blocks.
   void write(std::string bytes);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t waiting() const;
@@ -68,9 +69,9 @@ class OutputWriter {
   [[nodiscard]] bool closed() const;
   /// Why the last write failed for lack of space: ENOSPC, EDQUOT or EFBIG; 0: it did not.
   [[nodiscard]] int full_reason() const;
-  /// From now on waits for a full disk until `patience` has passed, then gives it up.
+  /// From now on waits at most `patience` for space on a full disk.
   void finish(std::chrono::duration<double> patience);
-  /// Lines that were dropped since the last call.
+  /// The number of lines dropped since the last call.
   [[nodiscard]] std::int64_t take_lines_lost();
 
  private:

@@ -20,14 +20,14 @@ enum class Stream : int { output = 1, error = 2 };
 /// reports their number on standard error.
 ///
 /// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
-/// again after it. The cursor waits at its start, so that it is cleared as a whole even where a
-/// narrower window has broken it into several rows.
+/// again after it. The cursor stays at the start of the live line, so that the whole line can be
+/// cleared even if a narrower window has wrapped it into several rows.
 ///
 /// Threads: one.
 class SharedOutput {
  public:
-  /// Throws: Error{spawn} when its threads cannot be made.
-  /// pieces: as an OutputWriter takes them.
+  /// Throws: Error{spawn} if its threads cannot be started.
+  /// pieces: as for OutputWriter.
   explicit SharedOutput(std::string own_prefix, Pieces pieces = Pieces::large);
 
   /// The prefix of dtrun's own lines.
@@ -35,7 +35,7 @@ class SharedOutput {
 
   /// Returns whether standard error is a terminal, that is, whether live() shows anything.
   [[nodiscard]] bool terminal() const { return terminal_; }
-  /// The terminal's width; 80 where it is unknown.
+  /// The terminal's width; 80 if it is unknown.
   [[nodiscard]] int columns() const;
 
   void line(Stream stream, std::string_view prefix, std::string_view text);
@@ -47,13 +47,13 @@ class SharedOutput {
   /// Makes the live line an ordinary one; no effect without one.
   void commit_live(std::string_view prefix);
 
-  /// From now on lines beyond `limit` waiting bytes are dropped, and counted.
+  /// From now on drops and counts lines while `limit` bytes are waiting.
   void drop_beyond(std::size_t limit) { limit_ = limit; }
   [[nodiscard]] std::int64_t lines_dropped() const { return lines_dropped_; }
 
   /// Hands everything to the writers.
   void flush();
-  /// From now on gives up a full disk after `patience`.
+  /// From now on waits at most `patience` for space on a full disk.
   void finish(std::chrono::duration<double> patience);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t pending() const;
@@ -67,7 +67,7 @@ class SharedOutput {
     std::string_view name;
     std::string pending;
     OutputWriter writer;
-    std::int64_t lines_lost = 0;  // for want of room, and not told yet
+    std::int64_t lines_lost = 0;  // dropped for lack of space, not reported yet
     int lost_reason = 0;
 
     Sink(std::string_view words, int fd, std::shared_ptr<const Waker> waker, Pieces pieces)
@@ -86,7 +86,7 @@ class SharedOutput {
   std::string own_prefix_;
   std::shared_ptr<const Waker> waker_ = std::make_shared<Waker>();
   Sink error_;
-  std::optional<Sink> output_;  // none where both are one file: one queue keeps the order
+  std::optional<Sink> output_;  // none if both are one file: a single queue keeps the order
   bool terminal_;
   std::string live_;
   bool live_shown_ = false;
