@@ -16,8 +16,8 @@ namespace dtrain::app {
 
 using Arguments = std::vector<std::string>;
 
-/// Parses the arguments and runs the subcommand that they name (`train` where none is named).
-/// Returns the exit status; errors are thrown.
+/// Parses the arguments and runs the subcommand that they name (`train` if they name none). Returns
+/// the exit status; errors are thrown.
 [[nodiscard]] int run(const Arguments& arguments);
 
 /// The action selected by the parsed arguments. Returns the exit status; errors are thrown.

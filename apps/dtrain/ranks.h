@@ -24,7 +24,7 @@ void print_once(std::string_view text);
 /// Throws: Error{usage} in a job of several ranks, each of which would repeat the whole command.
 void require_one_process(std::string_view command);
 
-/// Runs a check on behalf of all ranks; an error that it throws is reported as every rank's.
+/// Runs a check on behalf of all ranks; its error is reported as one of all ranks.
 void check_for_all_ranks(const std::function<void()>& check);
 
 }  // namespace dtrain::app

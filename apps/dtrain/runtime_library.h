@@ -15,7 +15,7 @@ namespace dtrain::app {
 /// Throws: open(): Error{usage} naming what could not be loaded and what to run.
 class RuntimeLibrary {
  public:
-  /// layout: decides process-wide settings that must be made before LibTorch is loaded.
+  /// layout: determines process-wide settings that must be made before LibTorch is loaded.
   [[nodiscard]] static RuntimeLibrary open(const config::LayoutConfig& layout = {});
 
   /// Device kinds with a plugin beside the library, sorted.

@@ -40,8 +40,8 @@ class Engine {
 
   /// Runs `begin`, and returns when all operations that it started have ended.
   ///
-  /// Throws: comm::TransportFailure: no_answer when the deadline passes; closed soon after `closed`
-  ///         is set and wake() called; gone for MPI's errors.
+  /// Throws: comm::TransportFailure: no_answer if the deadline passes; closed soon after `closed`
+  ///         is set and wake() is called; gone for MPI errors.
   void run(Begin begin, const base::Deadline& deadline, const std::atomic<bool>& closed);
   /// Makes every run() check its `closed`.
   void wake() noexcept;

@@ -16,7 +16,7 @@
 namespace dtrain::mpi {
 
 /// Transport over one communicator. Ordered sums use MPI_Ialltoallv: each rank receives its slice
-/// of every rank's tensor, adds the slices in tree order, and all ranks gather the sums. With
+/// of every rank's tensor and adds these slices in tree order; then all ranks gather the sums. With
 /// Reduction::fast, sums of float32, float64 and integers use MPI_Iallreduce; MPI lacks 16-bit
 /// floats, and its maximum may drop NaNs.
 ///

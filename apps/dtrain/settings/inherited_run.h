@@ -18,8 +18,8 @@ namespace dtrain::app {
 /// - with --resume auto, RUN/config.json, unless the command names its data and the run has no
 ///   checkpoint yet;
 /// - with --resume PATH, the run at PATH, the run that contains the checkpoint PATH, or else the
-///   manifest of the checkpoint.
-/// Nothing for a command with --config, and if there is no run; later checks report what is missing.
+///   manifest of the checkpoint. Empty for a command with --config and if there is no run; later
+///   checks report what is missing.
 ///
 /// given:  the settings of the command only.
 /// Throws: Error{usage} naming config.json, or Error{checkpoint} naming the manifest, if it cannot
@@ -35,7 +35,7 @@ namespace dtrain::app {
 void adopt_model_settings(const config::CommandLine& command_line, config::LoadedSettings& loaded);
 
 /// The run folder that trained the model at `model`, a result of model_path: `model` itself or a
-/// parent at most two layers up. Follows links. Empty if there is none.
+/// parent at most two levels up. Follows links. Empty if there is none.
 ///
 /// Throws: StorageError naming the path if the storage does not answer.
 [[nodiscard]] std::string run_of_model(const std::string& model);

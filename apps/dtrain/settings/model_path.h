@@ -25,7 +25,7 @@ void require_from(const std::string& from);
 /// Throws: Error{checkpoint} naming --from and the file if `model` is a file but not a model file.
 void require_model_file(const std::string& model);
 
-/// Calls `open`; prefixes the message of an error with `flag`, which readers do not know.
+/// Calls `open`; prefixes the message of an error with `flag`, which file readers do not know.
 template <typename Open>
 void open_for(std::string_view flag, Open open) {
   try {

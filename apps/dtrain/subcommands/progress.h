@@ -45,7 +45,7 @@ class StopSignals {
   /// Restores the previous handlers.
   ~StopSignals();
 
-  /// Throws: Stopped if a signal came.
+  /// Throws: Stopped if a signal has arrived.
   static void check();
 };
 

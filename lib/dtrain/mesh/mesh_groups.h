@@ -25,7 +25,7 @@ struct MeshSubgroups {
   RankGroups stages = {};
 };
 
-/// The purpose of a group; the accessors of MeshGroups say which ranks it joins.
+/// The purpose of a group; the accessors of MeshGroups document its ranks.
 enum class GroupUse {
   world,
   axis,
@@ -58,8 +58,8 @@ struct GroupKind {
 /// Throws: Error{usage} if the mesh and the world differ in size.
 void check_mesh_size(const DeviceMesh& mesh, const comm::World& world);
 
-/// All groups of one rank. No group is ever missing: where this rank is alone, the group has one
-/// rank; its operations complete at once, send nothing and need no thread.
+/// All groups of one rank. Every group exists: if this rank is alone, the group has one rank, and
+/// its operations complete at once, send nothing and need no thread.
 ///
 /// Collective: constructed by every rank of the world with the same arguments.
 /// Throws:     as check_mesh_size; what World::split throws.

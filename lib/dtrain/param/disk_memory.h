@@ -29,8 +29,9 @@ class DiskMemory final : public OffloadMemory {
 
   /// Checks that `folder` has room for `bytes`, the total that this rank will allocate.
   ///
-  /// Throws: Error{usage} if it has not; after a restart by a launcher, waits for the room first and
-  ///         throws StorageError. StorageError if the storage does not respond.
+  /// Throws: Error{usage} if there is too little room. After a restart by a launcher, waits for
+  ///         room first, then throws StorageError instead. StorageError if the storage does not
+  ///         respond.
   static void check_free_space(const std::string& folder, std::int64_t bytes);
 
   [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
