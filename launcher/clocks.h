@@ -78,9 +78,10 @@ class AttemptClock {
 
 /// Measures effective training time and recovery times from the steps that rank 0 reports.
 ///
-/// A step counts the first time it is completed; a restarted job repeats those after its
-/// checkpoint. The time of a step is the time since the previous report in the same attempt,
-/// including evaluations and saves; so the first step of an attempt counts as part of its startup.
+/// A step counts only the first time it is completed, because a restarted job repeats the steps
+/// after its checkpoint. The time of a step is the time since the previous report in the same
+/// attempt, including evaluations and saves. The first step of an attempt therefore counts as
+/// startup.
 ///
 /// Threads: one.
 class StepClock {
@@ -93,7 +94,7 @@ class StepClock {
     recovery_.reset();
   }
   /// step: the newest completed step; no-op if it is not newer.
-  /// Returns: whether the job has recovered with it.
+  /// Returns: whether the job has recovered with this step.
   bool report(std::int64_t step, Time now) {
     if (step < 0 || (last_ && step <= last_->step)) return false;
     const bool is_new = step > highest_;

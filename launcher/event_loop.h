@@ -15,7 +15,7 @@ namespace launcher {
 /// A readable descriptor, identified by its purpose.
 struct Event {
   enum class Source : std::uint32_t {
-    signals,       ///< signals that the parent process passes on
+    signals,       ///< signals forwarded by the watchdog
     child_stops,   ///< a child was stopped or continued, or ended
     console,       ///< bytes of dtrun's own output were written
     nodes,         ///< messages of other launchers

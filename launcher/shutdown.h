@@ -24,7 +24,8 @@ class Shutdown {
   Shutdown(JobState& state, LocalRanks& ranks, OutputRelay& output,
            std::function<void()> reap_ranks);
 
-  /// Begins, unless programs below a shell may still be saving: then call it again.
+  /// Begins the shutdown. No-op while programs that a shell started may still be saving: then call
+  /// it again.
   void begin(const Moment& now);
   /// Takes the steps that are due, and passes output on to its writers. Call it after each event.
   void advance(const Moment& now);

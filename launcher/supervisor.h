@@ -24,7 +24,8 @@ namespace launcher {
 /// second while it kills processes that the ranks have started.
 class Supervisor {
  public:
-  /// job: hands its rendezvous socket to the ranks. steps and stragglers: get this attempt's steps.
+  /// job: the ranks take over its rendezvous socket. steps, stragglers: record this attempt's
+  /// steps.
   Supervisor(PreparedJob& job, const WatchdogLink& watchdog, StepClock& steps,
              Stragglers& stragglers);
 

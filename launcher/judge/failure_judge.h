@@ -29,7 +29,7 @@ class FailureJudge {
   void rank_ended(const Rank& rank, const Moment& now);
   /// A rank has been stopped for too long: `rank.stopped` is set. On node 0 only.
   void rank_stopped(const Rank& rank, const Moment& now);
-  /// A rank sent a heartbeat. step_before: its last step before that.
+  /// A rank sent a heartbeat. step_before: its last step before this heartbeat.
   void heartbeat(const Rank& rank, std::int64_t step_before, const Moment& now);
   /// A rank's response about its open collectives is complete. On node 0 only.
   void records_arrived(const Moment& now);
@@ -37,7 +37,8 @@ class FailureJudge {
   void node_lost(NodeFailure failure, const Moment& now);
   /// Node 0 ordered all nodes to end their ranks.
   void abort_ordered(const AbortOrder& order, const Moment& now);
-  /// Another node ordered to kill all ranks. signal: sent by the user; 0: a grace period is over.
+  /// Another node ordered to kill all ranks. signal: the user's signal that is the reason; 0: the
+  /// end of a grace period.
   void kill_ordered(int signal, const Moment& now);
 
   /// Asks this node's ranks for their open collectives, unless they have already responded.

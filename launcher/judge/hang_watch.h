@@ -70,15 +70,15 @@ class HangWatch {
     Time until;
   };
 
-  /// limit: longest silence; 0: no limit; nullopt: the larger of 10 min and 20 median steps. A
-  ///        second is added, since a busy rank sends one heartbeat a second.
+  /// limit: longest silence; 0: no limit; nullopt: the larger of 10 min and 20 median step times.
+  ///        One second is added, because a busy rank sends one heartbeat per second.
   HangWatch(std::optional<Duration> limit, int num_ranks)
       : limit_(limit), last_heartbeats_(static_cast<std::size_t>(num_ranks)) {}
 
   /// step: the last one that the rank has completed; -1: none yet.
   void heartbeat(int rank, std::int64_t step, Time now);
 
-  /// Restarts the rank's timer: something else held it up until now.
+  /// Restarts the rank's timer, because something else has held up the rank until now.
   void reset_timer(int rank, Time now);
 
   [[nodiscard]] Duration limit() const { return limit_.value_or(step_based_limit_); }

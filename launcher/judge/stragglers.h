@@ -37,7 +37,7 @@ class Stragglers {
   /// Samples the ranks' steps and wait times, once a second at most. Call it at each heartbeat.
   ///
   /// Returns: once per job, a line about a rank that held up the others for more than a tenth of a
-  /// step in at least half of a minute's samples; else an empty string.
+  /// step in at least half of a minute's samples; otherwise an empty string.
   [[nodiscard]] std::string sample(const std::vector<Rank>& ranks, Time now);
 
  private:

@@ -93,7 +93,7 @@ class RankStream {
   void drop_prefix() { options_.prefix.clear(); }
   /// Reads up to one buffer. Returns whether anything was read. Closes at end of file.
   bool read(SharedOutput& console);
-  /// Reads what the pipe holds now; bounded, even if the process writes without pause.
+  /// Reads the pipe's content; stops after a bounded amount, even if the process keeps writing.
   void drain(SharedOutput& console);
   /// Adds a line as if the rank had written it. prefix: on the console; nullopt: not shown there.
   void insert(SharedOutput& console, std::string_view line, std::optional<std::string_view> prefix);

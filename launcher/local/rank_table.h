@@ -36,7 +36,7 @@ class RankTable {
     return std::span(ranks_).subspan(static_cast<std::size_t>(own.first_rank),
                                      static_cast<std::size_t>(own.num_ranks));
   }
-  /// Returns the rank with that index if it runs on that node; else nullptr.
+  /// Returns the rank with that index if it runs on that node; otherwise nullptr.
   [[nodiscard]] Rank* find(std::uint64_t index, int node) {
     if (index >= ranks_.size() || ranks_[index].node != node) return nullptr;
     return &ranks_[index];

@@ -31,11 +31,11 @@ enum class NodeMessage : std::uint64_t {
   begun = 30,        ///< both ways: the sender's ranks run; to node 0: their pids, in order
   stop = 22,         ///< both ways: a user's signal
   suspend = 31,      ///< to node 0: Ctrl-Z was pressed; from node 0: suspend the ranks
-  resume = 32,       ///< likewise, to continue the ranks
+  resume = 32,       ///< both ways, as suspend: resume the ranks
   kill = 23,         ///< both ways: kill the ranks, whose grace period is over
   finish = 24,       ///< node 0: JobResult; the last message of an attempt
   restart = 25,      ///< node 0, after an attempt: RestartOrder
-  over = 26,         ///< node 0, after an attempt: no other follows
+  over = 26,         ///< node 0, after an attempt: no other attempt follows
 };
 
 /// The longest message. The connection is closed when a longer one is announced.

@@ -38,7 +38,7 @@ struct SilenceLimits {
 /// A message of another launcher, or its loss.
 struct NodeEvent {
   int node = 0;
-  std::optional<NodeLoss> loss;  // set: the node is lost, its last event; empty: a message
+  std::optional<NodeLoss> loss;  // set: the node is lost (its last event); empty: a message
   NodeMessage kind = NodeMessage::ping;
   int attempt = 0;
   std::string body;

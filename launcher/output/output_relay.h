@@ -40,9 +40,8 @@ class OutputRelay {
   /// Relays a buffer of a rank's output. No-op under back-pressure.
   void read(RankStream& stream);
 
-  /// Prints an error that a rank reported instead of writing it: once, even if several of `own`,
-  /// the ranks of this node, report it. Before the first step, errors are kept until the attempt
-  /// ends.
+  /// Prints an error that a rank reported to dtrun: once, even if several of this node's ranks
+  /// (`own`) report it. Errors before the first step are kept until the attempt ends.
   void show_reported_error(Rank& rank, std::span<const Rank> own, bool has_begun);
   [[nodiscard]] bool has_startup_errors() const { return !startup_errors_.empty(); }
   void show_startup_errors();

@@ -53,7 +53,8 @@ class Divider {
   std::uint32_t factor_;
 };
 
-/// The neurons of a block that are kept: bit h of byte c stands for half h of counter c.
+/// The kept neurons of a block, as a bit mask: bit h of byte c belongs to the 16-bit half h of
+/// counter c's random words.
 struct alignas(8) KeptBits {
   std::uint8_t of_counter[8];
 };
@@ -100,7 +101,8 @@ struct DropoutBody {
     return {row, number, number * model::kDropoutBlock - first, rows.counters_of(sample, position)};
   }
 
-  /// The neurons of one counter that are kept: bit h stands for half h.
+  /// The kept neurons of one counter, as a bit mask: bit h belongs to the 16-bit half h of its
+  /// random words.
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::uint8_t kept(const Block& block,
                                                          std::uint32_t counter) const {
     const auto random = base::philox(

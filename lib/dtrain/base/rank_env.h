@@ -65,7 +65,7 @@ struct RankEnv {
   std::string restart_reason;      ///< how the previous attempt ended, as dtrun reports it
 
   /// The port of rank 0's store at master_addr, for ranks without dtrun's rendezvous socket:
-  /// dtrun's port, else master_port.
+  /// dtrun's port if set, otherwise master_port.
   [[nodiscard]] std::int64_t store_port() const {
     return store.port > 0 ? store.port : master_port;
   }
@@ -74,10 +74,11 @@ struct RankEnv {
 /// Looks up a variable; empty if it is unset or empty.
 using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
-/// Reads the rank from RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
-/// those that srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID (docs/guide/configuration.md). A command typed in a shell of `srun --pty` is rank
-/// 0 of 1, regardless of the step's number of tasks, because the other tasks have no terminal.
+/// Reads the rank from the first of these that is set (docs/guide/configuration.md): RANK,
+/// WORLD_SIZE and LOCAL_RANK; OMPI_COMM_WORLD_*; PMI_*, except those that srun --mpi=pmi2 sets;
+/// inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID. A command typed in a shell of
+/// `srun --pty` is rank 0 of 1, regardless of the step's number of tasks, because the other tasks
+/// have no terminal.
 ///
 /// Throws: Error{usage} naming the variable that is missing or invalid, or the two sources that
 ///         disagree.

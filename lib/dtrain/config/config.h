@@ -117,7 +117,7 @@ struct MachineConfig {
   Dtype dtype = Dtype::float32;
   Dtype param_dtype = Dtype::automatic;        // automatic: dtype
   Dtype reduce_dtype = Dtype::automatic;       // automatic: float32, or float64 with dtype float64
-  Dtype buffer_dtype = Dtype::automatic;       // likewise
+  Dtype buffer_dtype = Dtype::automatic;       // automatic: as for reduce_dtype
   std::int64_t threads = 0;                    // per rank; 0: OMP_NUM_THREADS or the usable cores
   Reduction reduction = Reduction::automatic;  // ordered on the CPU, fast on other devices
   Kernels kernels = Kernels::automatic;        // automatic: fused if available

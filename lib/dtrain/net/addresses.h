@@ -24,7 +24,7 @@ namespace dtrain::net {
 /// The addresses of this machine's interfaces that are up, without loopback and link-local ones.
 [[nodiscard]] std::vector<std::string> interface_addresses();
 
-/// A network interface that is up, and its IPv4 address, or else its IPv6 address.
+/// A network interface that is up, and its IPv4 address or, without one, its IPv6 address.
 struct Interface {
   std::string name;
   std::string address;
@@ -54,9 +54,9 @@ struct Interface {
 [[nodiscard]] std::string reachable_address(const std::string& own,
                                             std::span<const std::string> all);
 
-/// The host name or address of a SLURM step's first node: MASTER_ADDR if it is set, else the node's
-/// name if it resolves, else the address that `scontrol` reports. On the other nodes never a
-/// loopback address.
+/// The host name or address of a SLURM step's first node: MASTER_ADDR if it is set, otherwise the
+/// node's name if it resolves, otherwise the address that `scontrol` reports. On the other nodes,
+/// never a loopback address.
 ///
 /// Throws: Error{usage} listing what was tried, and advising to set MASTER_ADDR.
 [[nodiscard]] std::string address_of_first_node(const base::SlurmStep& step);

@@ -20,7 +20,7 @@ struct SlurmStep {
   std::int64_t gpus = 0;         ///< GPUs of the step on this node; 0: unknown
   std::int64_t cores = 0;        ///< cores of this task, or of the step on this node; 0: unknown
   std::string master_addr = {};  ///< MASTER_ADDR, the user's rendezvous address; or empty
-  std::int64_t master_port = 0;  ///< MASTER_PORT, likewise; or 0
+  std::int64_t master_port = 0;  ///< MASTER_PORT, the user's rendezvous port; or 0
 };
 
 /// The name of node 0.

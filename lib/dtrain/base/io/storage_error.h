@@ -33,7 +33,7 @@ enum class StorageFault {
   return fault == StorageFault::full || fault == StorageFault::too_large;
 }
 
-/// A file operation failed; says nothing about the file's content.
+/// A failed file operation, as opposed to invalid content.
 class FileError : public Error {
  public:
   using Error::Error;

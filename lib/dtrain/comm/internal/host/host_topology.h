@@ -39,8 +39,8 @@ struct TopologyOptions {
   Segment::Count count_memory = {};
 };
 
-/// Outcome of discover_hosts(). If each rank is on a host of its own, `obstacle`, `segment` and
-/// `member` are empty.
+/// Outcome of discover_hosts(). If each rank is on its own host, `obstacle`, `segment` and `member`
+/// are empty.
 struct HostTopology {
   std::string obstacle;                    ///< why ranks cannot share memory; empty if they can
   std::vector<std::int64_t> host_of_rank;  ///< host number of every rank; empty if unknown

@@ -61,8 +61,8 @@ struct Rendezvous {
                                                         const std::string& own_value,
                                                         const base::Deadline& deadline);
 
-/// Throws an error that every rank of the job detects by itself. Rank 0 first serves the store a
-/// moment longer, so that the others can finish.
+/// Throws an error that every rank of the job detects independently. Rank 0 first serves the store
+/// a moment longer, so that the others can finish.
 [[noreturn]] void fail_together(std::int64_t own_rank, const base::Error& error);
 
 }  // namespace dtrain::comm

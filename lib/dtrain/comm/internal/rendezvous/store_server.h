@@ -20,7 +20,7 @@
 
 namespace dtrain::comm {
 
-/// Serves a JobStore in a thread of its own.
+/// Serves a JobStore in its own thread.
 ///
 /// Accepts no connections once every rank has joined; unauthenticated ones are dropped
 /// (net/handshake.h). A rank that disconnects without leaving fails the job.
