@@ -15,10 +15,10 @@ namespace launcher {
 /// Turns events of the ranks and nodes into decisions. No I/O; all inputs are arguments, and the
 /// state is a JobState.
 ///
-/// A rank that failed is the culprit unless it blames another rank (status 4) or reports an error
-/// that all ranks may share: then the judge waits a moment for the others' errors. If a rank sends
-/// no heartbeat for --hang-timeout, or times out in a collective, the judge asks all ranks for
-/// their open collectives; the culprit is the rank that the others wait for.
+/// A failed rank is the culprit unless it blames another rank (status 4) or reports an error that
+/// all ranks may share. In those cases the judge waits a moment for the others' errors. If a rank
+/// sends no heartbeat for --hang-timeout, or times out in a collective, the judge asks all ranks
+/// for their open collectives; the culprit is the rank that the others wait for.
 ///
 /// Only node 0 receives events of ranks on other nodes. Threads: one.
 class FailureJudge {

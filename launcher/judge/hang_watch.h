@@ -99,8 +99,9 @@ class HangWatch {
   void set_suspect(int suspect) { suspect_ = suspect; }
   [[nodiscard]] int suspect() const { return suspect_; }
   [[nodiscard]] static bool all_have_responded(const std::vector<Rank>& ranks);
-  /// Returns the culprit and describes the hang in its `hang`. Nullopt if the responses are
-  /// inconclusive, or point to a rank that makes progress: then the timers of silent ranks restart.
+  /// Returns the culprit and sets its `hang` field to a description of the hang. Returns nullopt if
+  /// the responses are inconclusive or point to a rank that makes progress; the timers of silent
+  /// ranks then restart.
   [[nodiscard]] std::optional<int> find_culprit(std::vector<Rank>& ranks, Time now);
 
  private:

@@ -99,8 +99,8 @@ struct History {
 [[nodiscard]] std::string report_text(const History& history, const Placement& placement,
                                       int status, const std::string& why_no_restart);
 
-/// Returns whether a file with this beginning may be replaced by a report: it is a report, or
-/// empty.
+/// Returns whether a report may replace a file that begins with `begin`: true if that file is a
+/// report or empty.
 [[nodiscard]] bool is_report_or_empty(std::string_view begin);
 
 }  // namespace launcher

@@ -119,8 +119,8 @@ struct Rank {
   void forget_old_records() {
     if (heartbeats != records_heartbeat) forget_records();
   }
-  /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
-  /// the leader (a shell), the end of the program that it had started counts instead.
+  /// Records the end of an orphan, a process that the rank's leader left behind in its group. If a
+  /// stop's SIGTERM ended the leader (a shell), the end of the orphan replaces that of the leader.
   void take_orphan(const RankEnd& ended);
 };
 

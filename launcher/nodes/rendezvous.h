@@ -57,11 +57,11 @@ struct Rendezvous {
 /// Private to nodes/.
 [[nodiscard]] std::string rank_token_of(const std::string& token, const std::string& run_id);
 
-/// How long the others may be silent after the rendezvous. Private to nodes/.
+/// The silence limits of the other launchers after the rendezvous. Private to nodes/.
 [[nodiscard]] SilenceLimits silence_limits(const Options& options);
 
-/// How long launchers may receive nothing during the rendezvous: node 0 sends the missing nodes
-/// every 2 s. Private to nodes/.
+/// The longest time for which a launcher may receive nothing during the rendezvous, in which node 0
+/// sends the list of missing nodes every 2 s. Private to nodes/.
 [[nodiscard]] std::chrono::milliseconds rendezvous_silence_limit(const Options& options);
 
 /// Advice for launchers that could not be authenticated. Private to nodes/.

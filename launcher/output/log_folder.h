@@ -13,9 +13,9 @@ namespace launcher {
 /// A unique name for a run: start time, host and a random number.
 [[nodiscard]] std::string make_run_id();
 
-/// RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
-/// them, or in a private temporary folder; no folder if the ranks have no logs. Retries calls that
-/// fail with a transient error.
+/// The files RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json}, named as in torchrun, under
+/// --log-dir or in a private temporary folder. Creates no folder if the ranks have no logs. Retries
+/// calls that fail with a transient error.
 class LogFolder {
  public:
   /// Throws: Error{usage}, or StorageError, naming --log-dir and the folder that cannot be made.

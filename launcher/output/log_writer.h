@@ -47,8 +47,8 @@ class Log {
 /// a new FILE. If that fails, prints one warning and tries again after another size_limit bytes.
 ///
 /// A full disk (or a quota, or a limit on file sizes) leaves a gap in the log; later bytes are
-/// written if there is space again. Any other error, and a stale file, ends the log. Both give
-/// warnings.
+/// written if there is space again. Any other error, including a stale file, ends the log. Both
+/// cause warnings.
 ///
 /// Threads: one caller. A thread that hangs is left behind by the destructor.
 class LogWriter {

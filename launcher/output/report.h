@@ -11,7 +11,7 @@
 namespace launcher {
 
 /// Prints the lines after a job that failed or was stopped: the culprit's last output, the ranks
-/// that ended because of it, how to continue if no restart may follow, and last the one line that
+/// that ended because of it, how to continue if no restart may follow, and finally one line that
 /// names the rank, how and where it failed, and why.
 ///
 /// Requires: `console` drops no lines.

@@ -59,8 +59,8 @@ struct alignas(8) KeptBits {
   std::uint8_t of_counter[8];
 };
 
-/// Dropout; index: of a neuron block, over all rows. Eight threads share a block: each computes one
-/// counter, which covers strided neurons, then applies the mask to contiguous neurons.
+/// Dropout. index: number of a neuron block, over all rows. Eight threads share a block: each
+/// computes one counter, which covers strided neurons, then applies the mask to contiguous neurons.
 template <typename scalar_t>
 struct DropoutBody {
   static constexpr std::uint32_t kCounters = 8;  ///< per block of neurons
@@ -136,7 +136,7 @@ struct DropoutBody {
   }
 };
 
-/// RoPE; index: of a pack in kRows rows, which share their rotations.
+/// RoPE. index: number of a pack in kRows rows, which share their rotations.
 template <typename scalar_t>
 struct RopeBody {
   static constexpr std::int64_t kRows = 4;  ///< rows per read of the table
@@ -178,7 +178,7 @@ struct RopeBody {
   }
 };
 
-/// AdamW; index: of a pack. Values that only the device knows are read by each thread.
+/// AdamW. index: number of a pack. Values that only the device knows are read by each thread.
 template <typename T>
 struct AdamWBody {
   optim::AdamWSettings settings;
@@ -224,7 +224,7 @@ struct AdamWBody {
   }
 };
 
-/// SGD; index: of a pack.
+/// SGD. index: number of a pack.
 template <typename T>
 struct SgdBody {
   double momentum;
@@ -262,7 +262,7 @@ struct SgdBody {
   }
 };
 
-/// Scaling; index: of a pack.
+/// Scaling. index: number of a pack.
 template <typename T>
 struct ScaleBody {
   const double* factor;

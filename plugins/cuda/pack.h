@@ -1,4 +1,4 @@
-// Vectorized loads and stores: a pack holds adjacent values that a thread moves at once.
+// Vectorized loads and stores: a pack holds adjacent values that a thread moves in one instruction.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,8 @@ struct [[gnu::may_alias]] PackBits {
   return (count + n - 1) / n;
 }
 
-/// True if the pack at this address can be moved at once: it is complete and aligned to its size.
+/// True if the pack at this address can be moved in one instruction: it is complete and aligned to
+/// its size.
 template <int n, typename T>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION bool is_whole(const T* at, std::int64_t left,
                                                    std::int64_t skipped) {

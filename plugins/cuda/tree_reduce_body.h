@@ -29,7 +29,8 @@ template <bool is_max, typename T>
 }
 
 /// output[i] = the sum (or maximum) over ranks r of parts[r * stride + i], in the order of
-/// comm::reduce_in_tree_order. index: of a pack. levels: of the tree above the rank groups.
+/// comm::reduce_in_tree_order. index: number of a pack. levels: those of the tree above the rank
+/// groups.
 template <typename T, bool is_max, int levels>
 struct TreeReduceBody {
   /// Values per index. Pending partial sums are in registers, of which a thread has 255.

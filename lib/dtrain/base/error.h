@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-/// If `condition` is false, throws Error{internal} with its text and source location. Further
-/// arguments: an fmt format string and its values, for the message.
+/// If `condition` is false, throws Error{internal} with the condition's text and source location.
+/// Further arguments: an fmt format string and its values, for the message.
 #define DTRAIN_CHECK(condition, ...)                                                      \
   do {                                                                                    \
     if (!(condition)) [[unlikely]] {                                                      \

@@ -49,7 +49,8 @@ void report_unhandled_exceptions() noexcept;
 /// users' files are left unchanged; all failures are ignored.
 void write_error_file(std::string_view message) noexcept;
 
-/// The content of such a file, in ASCII: other characters become '?'. time: seconds since 1970.
+/// The content that write_error_file writes, in ASCII: other characters become '?'. time: seconds
+/// since 1970.
 [[nodiscard]] std::string error_file_content(std::string_view message, long long time);
 
 /// Schedules reports of a wait: the first after `first`, then with pauses that double up to about a

@@ -11,8 +11,8 @@
 
 namespace dtrain::comm {
 
-/// The number of factors 2 in `n` > 0. Not std::countr_zero, which nvcc 13.0 compiles to the
-/// constant 64 in device code.
+/// The exponent of 2 in the factorization of `n` > 0. Not std::countr_zero, which nvcc 13.0
+/// compiles to the constant 64 in device code.
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION constexpr int factors_of_two(std::int64_t n) {
   int count = 0;
   for (; n % 2 == 0; n /= 2) ++count;

@@ -61,8 +61,9 @@ struct SavedRun {
 /// text.
 [[nodiscard]] SkippedCheckpoints skipped_checkpoints_in(std::string_view text);
 
-/// Returns the path of config.json of the run that this start resumes: the run folder with --resume
-/// auto, otherwise the run, or the checkpoint's run, that --resume names. Empty if there is none.
+/// Returns the path of the resumed run's config.json. With --resume auto it is in the run folder;
+/// with --resume PATH it belongs to the run at PATH, or to the run of the checkpoint at PATH. Empty
+/// if no run is resumed.
 [[nodiscard]] std::string resumed_config_file(const Config& config);
 
 /// The settings that `command` uses, as an indented JSON object {"model": {"name": ...}, ...} in

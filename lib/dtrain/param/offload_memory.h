@@ -20,8 +20,8 @@ struct Fetched {
   [[nodiscard]] const at::Tensor& wait() const;
 };
 
-/// The caller announces the next part and releases finished ones, so that transfers overlap with
-/// compute.
+/// Memory that holds offloaded values between their uses. The caller announces the next part and
+/// releases finished ones, so that transfers overlap with compute.
 ///
 /// Threads: one.
 class OffloadMemory {

@@ -16,8 +16,8 @@ namespace dtrain::base {
 /// The same without following links.
 [[nodiscard]] std::filesystem::file_status link_status(const std::filesystem::path& path);
 
-/// The canonical path (no links, dots or double separators), as far as it exists; `path` itself if
-/// it is permanently unreadable.
+/// The canonical form of `path` (no links, dots or double separators), as of
+/// std::filesystem::weakly_canonical; `path` itself if it is permanently unreadable.
 ///
 /// Throws: as path_status.
 [[nodiscard]] std::filesystem::path resolved_path(const std::filesystem::path& path);

@@ -24,8 +24,8 @@ class GlooGroups {
   ///             naming the address at which it cannot listen.
   GlooGroups(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous);
 
-  /// Connects a group of several ranks, whose keys in the store begin with `key`, and authenticates
-  /// each connection's peer.
+  /// Connects a group of several ranks, and authenticates the peer of each connection. key: prefix
+  /// of the group's keys in the store.
   ///
   /// Collective: the group.
   [[nodiscard]] std::unique_ptr<Transport> connect(const std::string& key,

@@ -57,7 +57,7 @@ class JobStore {
   [[nodiscard]] bool all_joined() const { return missing_.empty(); }
 
   /// "rank 1 of 2", "ranks 1, 3 of 8": the ranks that have not connected; names at most 10 and
-  /// counts the others. Takes time in proportion to the ranks named.
+  /// counts the others. Takes time proportional to the number of ranks named.
   [[nodiscard]] std::string describe_missing() const;
 
   /// Adds the value of `rank` to the gather `key`; fails the job if its members disagree about who

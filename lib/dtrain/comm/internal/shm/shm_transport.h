@@ -85,7 +85,7 @@ class ShmTransport final : public Transport {
   std::vector<std::shared_ptr<std::byte>> peer_staging_;  // by peer, for sends to it
 };
 
-/// Connects a group of several ranks of one host, whose keys in the store begin with `key`.
+/// Connects a group of several ranks on one host. key: prefix of the group's keys in the store.
 ///
 /// Collective: the group.
 [[nodiscard]] std::unique_ptr<Transport> connect_shm(HostGroups& groups, const std::string& key,
