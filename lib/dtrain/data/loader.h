@@ -18,15 +18,15 @@ namespace dtrain::data {
 
 struct LoaderOptions {
   std::int64_t microbatch = 1;           ///< sequences per rank and backward pass
-  MicrobatchAssignment assignment = {};  ///< which of them are this rank's
-  std::uint64_t seed = 0;                ///< of the sample order
+  MicrobatchAssignment assignment = {};  ///< this rank's microbatches
+  std::uint64_t seed = 0;                ///< sample-order seed
   std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
 };
 
 /// Iterates over global batches and returns this rank's part of each. Microbatch m of the global
 /// batch at `position` holds samples [position + m * microbatch, position + (m + 1) * microbatch).
-/// A background thread prefetches two global batches. The destructor stops it after at most one
-/// more microbatch is read.
+/// A background thread prefetches two global batches. The destructor stops it, after at most one
+/// more microbatch.
 ///
 /// Throws:  next() rethrows the error of the prefetch thread, such as Error{data}, on this and
 ///          every later call.
@@ -48,7 +48,7 @@ class Loader {
 
  private:
   void read_ahead(const std::stop_token& stop);
-  // Copies the sample that follows the first `consumed` ones. Each source has its own epochs.
+  // Copies the next sample after `consumed` samples. Each source has its own epochs.
   void copy(std::int64_t consumed, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const;
 
@@ -66,8 +66,8 @@ class Loader {
   std::jthread thread_;  // last member: stopped and joined before the others are destroyed
 };
 
-/// Selects the sequences of an evaluation: `count` evenly spaced samples of `samples`, or all if
-/// there are fewer. Sequence j is sample floor(j * samples.size() / count).
+/// Selects the sequences of an evaluation: `count` evenly spaced samples, or all samples if there
+/// are fewer. Sequence j is sample floor(j * samples.size() / count).
 ///
 /// Threads: any number of readers.
 class EvaluationSequences {
@@ -79,7 +79,7 @@ class EvaluationSequences {
   /// Tokens per sequence.
   [[nodiscard]] std::int64_t length() const noexcept { return samples_.seq_len(); }
   [[nodiscard]] std::int64_t tokens() const noexcept { return count_ * length(); }
-  /// Returns the index of the sample that is sequence `number` < size().
+  /// Returns the sample index of sequence `number` < size().
   [[nodiscard]] std::int64_t sample(std::int64_t number) const;
   /// Reads sequences [first, first + count), all below size().
   ///

@@ -1,5 +1,5 @@
-// Bigram and trigram byte models: baselines that a trained model must beat to show that it uses its
-// context.
+// Bigram and trigram byte models: baselines whose loss a trained model must beat to show that it
+// uses longer context.
 #pragma once
 
 #include <array>
@@ -49,8 +49,8 @@ struct NgramLoss {
   std::int64_t num_targets = 0;
 };
 
-/// Trains on split.train and scores the targets of up to `num_sequences` validation samples, the
-/// same EvaluationSequences that a run scores. Like a trained model it sees only the sample's
+/// Counts n-grams in split.train and computes the loss on up to `num_sequences` validation samples,
+/// the EvaluationSequences of a run. The n-gram models, like a trained model, see only the sample's
 /// inputs, so the trigram model has one byte of context at the first target.
 ///
 /// Throws: Error{data} if there is no validation sample or a token is not a byte.

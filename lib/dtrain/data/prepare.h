@@ -35,12 +35,12 @@ struct PrepareOptions {
   bool as_text = false;            ///< read JSON as plain text
   bool is_wikitext = false;
   std::shared_ptr<const Tokenizer> tokenizer{};  ///< null: bytes
-  std::int64_t vocab = 0;                        ///< of foreign tokens; 0: the format's usual one
-  std::optional<NumberType> token_type{};        ///< of token files without a header
+  std::int64_t vocab = 0;  ///< vocabulary of foreign tokens; 0: the format's usual one
+  std::optional<NumberType> token_type{};  ///< type in token files without a header
   std::int64_t threads = 1;
   std::function<void(const PrepareProgress&)> on_progress{};
-  std::function<void()>
-      check_stop{};  ///< may throw to cancel a wait for standard input; may be empty
+  /// Called while waiting for standard input; may throw to cancel the wait. May be empty.
+  std::function<void()> check_stop{};
 };
 
 struct PrepareReport {
@@ -50,22 +50,22 @@ struct PrepareReport {
   std::int64_t num_documents = 0;
   std::string notes{};     ///< skipped folder entries: InputFiles::notes
   RecordReport records{};  ///< JSON inputs only
-  /// Foreign tokens without --vocab: the trainer whose usual vocabulary was assumed, that
-  /// vocabulary, and the highest token found. Otherwise empty.
+  /// Set for foreign tokens without --vocab: the trainer that wrote them, its usual vocabulary,
+  /// which was assumed, and the highest token found.
   std::string assumed_from{};
   std::int64_t assumed_vocab = 0;
   std::int64_t highest_token = -1;
 };
 
 /// Writes one token file with the tokens of all inputs in order; for a WikiText folder, a folder
-/// with train.dtok, valid.dtok and test.dtok. Either all outputs appear, complete, or none. The
-/// output bytes do not depend on the number of threads, and memory does not grow with the inputs.
+/// with train.dtok, valid.dtok and test.dtok. The outputs appear only when all are complete. Their
+/// bytes do not depend on the number of threads, and memory does not grow with the inputs.
 /// Token files of other trainers (binary_tokens.h) are converted. The byte tokenizer has no
 /// end-of-document token: with several texts, each gets a final newline if it lacks one.
 ///
 /// Throws: Error{data} naming the file and position of an input that is missing, not text, damaged
-///         or contrary to the options, or an output that cannot be written; Error{usage} if there
-///         is no input, or an output exists and overwrite is off.
+///         or in conflict with the options, or an output that cannot be written; Error{usage} if
+///         there is no input, or an output exists and overwrite is off.
 std::vector<PrepareReport> prepare(const PrepareOptions& options);
 
 /// Rejects an unusable output path.
@@ -88,11 +88,11 @@ void check_output(const PrepareOptions& options, const std::string& output,
 RecordReport read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
                         const std::function<void(std::string_view)>& visit);
 
-/// Called after each block with the file bytes read so far.
+/// Called after each block with the number of file bytes read so far.
 using OnBytes = std::function<void(std::int64_t)>;
 
-/// Writes the tokens of all files and returns statistics on JSON records. options: those of
-/// prepare; its inputs and output are ignored.
+/// Writes the tokens of all files and returns statistics on JSON records. options: as for prepare;
+/// their inputs and output are ignored.
 ///
 /// Throws: Error{data} as prepare.
 RecordReport write_tokens_of(const std::vector<std::string>& files, const PrepareOptions& options,
@@ -104,24 +104,24 @@ RecordReport write_tokens_of(const std::vector<std::string>& files, const Prepar
                                          const PrepareOptions& options, const Tokenizer& tokenizer);
 
 struct TokenizerTraining {
-  /// Inputs and how to read them (of a WikiText folder, only the training part); output: the model
-  /// file.
+  /// Inputs and how to read them; a WikiText folder contributes only its training part. `output` is
+  /// the model file.
   PrepareOptions texts{};
   std::int64_t vocab = 0;    ///< number of pieces, including the 256 byte pieces
-  std::string type = "bpe";  ///< or unigram
+  std::string type = "bpe";  ///< "bpe" or "unigram"
 };
 
 struct TokenizerReport {
   std::int64_t vocab = 0;
   std::int64_t num_bytes = 0;       ///< in the text
-  std::int64_t num_used_bytes = 0;  ///< in the sampled lines; all if nothing was left out
+  std::int64_t num_used_bytes = 0;  ///< in the sampled lines; num_bytes without sampling
   std::string notes{};              ///< as in PrepareReport
   RecordReport records{};
 };
 
 /// Trains a lossless model: no normalization, spaces and newlines kept, byte fallback for unknown
-/// characters, and an end-of-document token. From more than 100 MB of text it takes an evenly
-/// spaced sample of lines. The same texts give the same model on every machine.
+/// characters, and an end-of-document token. Texts of more than 100 MB are reduced to an evenly
+/// spaced sample of their lines. The same texts give the same model on every machine.
 ///
 /// Throws: Error{usage} if SentencePiece rejects the request (for example a vocabulary too large
 ///         for the text); Error{data} as prepare.

@@ -1,4 +1,4 @@
-// The data of a run: opens it, splits it into training and validation, fingerprints it.
+// Opens the data of a run, splits it into training and validation samples, and fingerprints it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct TokenRange {
 };
 
 /// A range of a token file, divided into samples of T = seq_len tokens: sample i has the inputs
-/// [begin + i*T, begin + i*T + T) and the targets one token later, all within the range. Copies
-/// share the file.
+/// [begin + i*T, begin + i*T + T) and the targets one token later, all within the range. Copies of
+/// this object share the file.
 ///
 /// Threads: any number of readers.
 class Samples {
@@ -40,8 +40,8 @@ class Samples {
     return file_;
   }
 
-  /// Copies a sample that begins `shift` < seq_len tokens later; the shift of the last sample is
-  /// limited to the tokens left in the range.
+  /// Copies a sample, shifted by `shift` < seq_len tokens. The last sample is shifted only as far
+  /// as the range allows.
   ///
   /// Shapes: inputs and targets (seq_len).
   /// Throws: Error{data} as TokenFile::copy.
@@ -68,7 +68,8 @@ class Mixture {
 
   [[nodiscard]] const std::vector<Source>& sources() const noexcept { return sources_; }
   [[nodiscard]] const Samples& first() const noexcept { return sources_.front().samples; }
-  /// The first file that records its tokenizer, which all files share; if none does, the first.
+  /// The first file that records its tokenizer, or the first file if none does. All files share one
+  /// tokenizer.
   [[nodiscard]] const TokenFile& tokenized_file() const noexcept;
   [[nodiscard]] std::int64_t seq_len() const noexcept { return first().seq_len(); }
   /// Number of samples of all sources; for one file, the samples of an epoch.
@@ -80,14 +81,14 @@ class Mixture {
   std::vector<Source> sources_;
 };
 
-/// Returns how many epochs of each source `samples` samples of the mixture take.
+/// Returns the number of epochs of each source in `samples` samples of the mixture.
 [[nodiscard]] std::vector<double> epochs_of(const Mixture& mixture, double samples);
 
 struct SplitOptions {
   std::string train{};       ///< data.train: token files, or texts read as bytes
-  std::string validation{};  ///< data.validation: one such file; empty: val_fraction of `train`
-  /// Without a validation file: share of `train`, taken from its end, held out for validation; 0:
-  /// none.
+  std::string validation{};  ///< data.validation: one file; empty: val_fraction of `train`
+  /// Without a validation file: fraction of `train` that is held out for validation, at its end; 0:
+  /// no validation.
   double val_fraction = 0;
   std::int64_t seq_len = 0;  ///< tokens per sample
   std::int64_t vocab = kByteVocab;
@@ -118,14 +119,14 @@ struct Split {
 /// Throws: Error{usage} if the result exceeds the range of train.steps.
 [[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config, std::int64_t num_samples);
 
-/// The vocabulary of the training data, a model's default; empty if a file cannot be read, which
-/// open_split reports.
+/// Returns the vocabulary of the training data, a model's default vocabulary; empty if a file
+/// cannot be read (open_split reports the error).
 ///
 /// Throws: StorageError if the storage does not respond.
 [[nodiscard]] std::optional<std::int64_t> vocab_of_data(const std::string& train);
 
-/// Returns whether a file of the training data brings its tokenizer, so a model trained on it can
-/// write text. False if a file cannot be read, which open_split reports.
+/// Returns whether a file of the training data contains its tokenizer, so that the trained model
+/// can generate text. False if a file cannot be read (open_split reports the error).
 ///
 /// Throws: as vocab_of_data.
 [[nodiscard]] bool has_tokenizer(const std::string& train);
@@ -141,15 +142,15 @@ struct DataIdentity {
 /// Reads every file of the split once.
 [[nodiscard]] DataIdentity identify(const Split& split);
 
-/// Returns both as one string, the form saved in checkpoints.
+/// Returns both fingerprints as one string, as saved in checkpoints.
 [[nodiscard]] std::string to_text(const DataIdentity& identity);
 
 /// Parses the string saved in a checkpoint. A string of any other form becomes `training`, with an
 /// empty `validation`.
 [[nodiscard]] DataIdentity identity_from(std::string_view text);
 
-/// Returns whether a checkpoint's `training` has the form of versions without checksums: the number
-/// of samples and a fingerprint of some of them.
+/// Returns whether a checkpoint's `training` was written by a version without checksums: it states
+/// the number of samples and a fingerprint of some of them.
 [[nodiscard]] bool is_without_checksum(std::string_view training);
 
 }  // namespace dtrain::data

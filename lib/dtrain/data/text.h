@@ -12,19 +12,20 @@
 
 namespace dtrain::data {
 
-/// The first bytes of a token file. Text never begins so, and ASCII-mode transfers damage them.
+/// The first bytes of a token file. No text begins with them, and an ASCII-mode transfer changes
+/// them, so that it is detected.
 inline constexpr std::string_view kTokenMagic =
     "\x89"
     "DTOK\r\n\x1a";
 
-/// Returns whether a file starts like a token file, also if it is truncated within the magic.
+/// Returns whether a file begins with kTokenMagic or, if it is shorter, with a part of it.
 ///
 /// start: at least its first 8 bytes, or the whole file.
 [[nodiscard]] bool is_token_file(std::string_view start);
 
 /// Rejects content that is not text: compressed files, archives, programs, tensors, token files of
-/// other trainers, UTF-16, any file with a NUL byte in its first 64 KiB or with evident tokens
-/// (headerless.h), and a .bin that is not UTF-8.
+/// other trainers, UTF-16, any file with a NUL byte in its first 64 KiB, headerless tokens
+/// (headerless.h), and a .bin file that is not UTF-8.
 ///
 /// start: at least the first 64 KiB, or the whole file. path: for messages.
 ///
@@ -41,18 +42,18 @@ void check_is_text(std::string_view start, const std::string& path);
 /// start: as check_is_text.
 [[nodiscard]] bool is_plain_text(std::string_view start);
 
-/// Names the format that a signature of at least three bytes identifies, as in "a zip archive";
-/// empty if none matches.
+/// Returns the format of a file with a known signature of at least three bytes, as in "a zip
+/// archive"; empty if no signature matches.
 ///
 /// start: as check_is_text.
 [[nodiscard]] std::string_view format_by_signature(std::string_view start);
 
-/// "LE" or "BE" for UTF-16 text without a byte order mark; otherwise empty.
+/// Returns "LE" or "BE" for UTF-16 text without a byte order mark; otherwise empty.
 [[nodiscard]] std::string_view utf16_kind_of(std::string_view start);
 
-/// Rejects JSON, recognised by content or name: read as text it would train a model of JSON.
+/// Rejects JSON, recognised by content or name, because training on it as plain text is a mistake.
 ///
-/// start: as check_is_text; if empty, only the name counts.
+/// start: as check_is_text; if empty, only the name is checked.
 ///
 /// Throws: Error{usage} naming the file, its fields, and the flags of `dtrain data prepare` to use.
 void check_is_no_json(std::string_view start, const std::string& path);
@@ -64,7 +65,7 @@ void check_is_no_json(std::string_view start, const std::string& path);
 /// Throws: Error{data} naming the file and the command.
 void check_needs_no_preparing(std::string_view start, const std::string& path);
 
-/// Advice for a .bin that may be text but is not UTF-8.
+/// Advice for a .bin file that may be text but is not UTF-8.
 inline constexpr std::string_view kIfTextOfBin =
     "if it is text, convert it to UTF-8 with iconv, or rename it";
 

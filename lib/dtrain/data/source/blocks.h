@@ -32,7 +32,7 @@ struct TextSpan {
 struct Block {
   std::string bytes{};
   std::string file{};           ///< path, for messages
-  std::int64_t offset = 0;      ///< of the block in the decompressed file
+  std::int64_t offset = 0;      ///< of this block in the decompressed file
   std::int64_t first_line = 1;  ///< JSON only
   Format format = Format::text;
   JsonShape shape = JsonShape::lines;
@@ -46,7 +46,7 @@ struct BlockOptions {
   /// Returns a position where a text may be cut, or 0 if there is none: Tokenizer::cut.
   std::function<std::size_t(std::string_view)> cut{};
   std::size_t block_bytes = std::size_t{1} << 20;
-  /// Maximum bytes without a cut position; a longer stretch is cut between two characters.
+  /// Maximum length of text without a cut position; longer text is cut between two characters.
   std::size_t longest_part = std::size_t{16} << 20;
   /// Maximum bytes of a JSON record, which must fit in memory.
   std::size_t longest_record = std::size_t{64} << 20;
@@ -70,7 +70,7 @@ class BlockReader {
   [[nodiscard]] bool next(Block& block);
   /// Bytes read so far, as stored on disk.
   [[nodiscard]] std::int64_t consumed() const noexcept;
-  /// The texts opened so far that do not begin as UTF-8.
+  /// Text files opened so far that do not begin with valid UTF-8.
   [[nodiscard]] const RecordLocations& not_utf8() const noexcept { return not_utf8_; }
 
  private:

@@ -35,7 +35,7 @@ inline constexpr std::string_view kStandardInput = "-";
 ///
 /// on_wait: called repeatedly during a wait for standard input; may be empty.
 ///
-/// Throws: Error{data} as InputFile::open; what on_wait throws.
+/// Throws: Error{data} as InputFile::open; any exception of on_wait.
 [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path,
                                                      const std::function<void()>& on_wait = {});
 
@@ -43,9 +43,9 @@ inline constexpr std::string_view kStandardInput = "-";
 inline constexpr base::FileRole kTextFile{base::ErrorKind::data, "data file",
                                           "give a plain text, or a folder of them"};
 
-/// Returns whether a file is gzip. start: at least the first 4 bytes, or the whole file.
+/// Returns whether a file is gzip-compressed. start: at least the first 4 bytes, or the whole file.
 [[nodiscard]] bool is_gzip(std::string_view start);
-/// As is_gzip, for zstd, which may begin with a skippable frame, as pzstd writes it.
+/// As is_gzip, for zstd. A zstd file may begin with a skippable frame, as pzstd writes it.
 [[nodiscard]] bool is_zstd(std::string_view start);
 
 }  // namespace dtrain::data

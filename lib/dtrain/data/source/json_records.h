@@ -16,13 +16,13 @@ enum class JsonShape {
   values,  ///< consecutive objects or array elements, each over any number of lines
 };
 
-/// Detects the shape from the first non-blank line. Records are values if it begins an array, holds
-/// several objects, or ends within an object but not within a string. Exception: if it ends within
-/// an object and a later line is a complete object where JSON allows none, the records are lines,
-/// and the first one is bad.
+/// Detects the shape from the first non-blank line. Returns `values` if the line begins an array,
+/// holds several objects, or ends within an object but not within a string. Exception: if the line
+/// ends within an object, and a later line is a complete object at a position where JSON allows
+/// none, returns `lines`; the first record is then bad.
 ///
 /// start:  the beginning of a file, without byte order mark.
-/// is_all: no more will be read. Otherwise the result is empty if more bytes are needed.
+/// is_all: `start` is the whole file. If false, the result is empty when more bytes are needed.
 [[nodiscard]] std::optional<JsonShape> shape_of(std::string_view start, bool is_all);
 
 /// Splits a growing text into records; examines each byte once.
@@ -30,8 +30,8 @@ class RecordSplitter {
  public:
   explicit RecordSplitter(JsonShape shape) : shape_(shape) {}
 
-  /// Returns the next complete record; a line includes its newline. `text` is that of the last
-  /// call, less what drop() removed, and may have grown at its end.
+  /// Returns the next complete record; a line includes its newline. text: the text of the previous
+  /// call, without the bytes dropped since, and possibly with more bytes at its end.
   [[nodiscard]] std::optional<std::string_view> next(std::string_view text);
   /// Returns the incomplete record at the end of `text`; empty if there is none.
   [[nodiscard]] std::string_view unfinished(std::string_view text) const;
@@ -52,14 +52,15 @@ class RecordSplitter {
 
   JsonShape shape_;
   State state_ = State::between;
-  std::size_t at_ = 0;       // bytes examined
-  std::size_t begin_ = 0;    // of the record at at_
+  std::size_t at_ = 0;       // number of bytes examined
+  std::size_t begin_ = 0;    // first byte of the record at at_
   std::size_t after_ = 0;    // end of the last complete record
   std::int64_t depth_ = 0;   // open brackets within the record
   std::int64_t arrays_ = 0;  // open arrays around the record
 };
 
-/// Returns the first record of values that is not null, or the available part of it.
+/// Returns the first record that is not null, or its available part. start: the beginning of a file
+/// of shape `values`.
 [[nodiscard]] std::string_view first_record(std::string_view start);
 
 /// Counts records and keeps the locations of the first ones.
@@ -75,10 +76,10 @@ struct RecordReport {
   std::int64_t num_with_field = 0;
   RecordLocations bad{};           ///< not JSON, or the field is not text; skipped
   RecordLocations without_text{};  ///< the field is missing or null; skipped
-  RecordLocations not_utf8{};      ///< texts that do not begin as UTF-8, taken as bytes
-  std::string first_fault{};       ///< message on the first skipped record, with its location
+  RecordLocations not_utf8{};      ///< texts that do not begin with valid UTF-8; read as bytes
+  std::string first_fault{};  ///< error message for the first skipped record, with its location
 
-  /// later: the report on the records that follow.
+  /// later: the report on the records that come next.
   void add(const RecordReport& later);
   /// Fails if the field's name is probably wrong.
   ///
@@ -92,7 +93,7 @@ struct TextSpan;
 /// How to extract documents from texts and records.
 struct DocumentOptions {
   std::string field{};        ///< JSON field with the text, as in field_text
-  bool adds_newline = false;  ///< if a document does not end with one
+  bool adds_newline = false;  ///< append a newline to documents that lack one
   bool skips_bad_records = false;
 };
 

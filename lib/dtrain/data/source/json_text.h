@@ -17,12 +17,12 @@ struct FieldText {
 
 /// Reads the text of a field: a string, or a list of strings, joined by newlines.
 ///
-/// Only the object's outline and this field must be valid: other fields may hold bytes that are not
-/// UTF-8, NaN, and any nesting depth. The last of duplicate names counts, and half of a surrogate
-/// pair becomes U+FFFD.
+/// Only the object's brackets and this field must be valid: other fields may hold invalid UTF-8,
+/// NaN and any nesting depth. If a name occurs more than once, the last value is used. Half of a
+/// surrogate pair becomes U+FFFD.
 ///
-/// path: the field's name, or names separated by dots: "content.text" is the field of exactly that
-///       name or, if there is none, the field text of the object in the field content.
+/// path: the field's name, or names separated by dots. "content.text" is the field of exactly that
+///       name if it exists; otherwise the field "text" of the object in the field "content".
 ///
 /// Throws: RecordFault if the record is not an object or the field is not text.
 [[nodiscard]] FieldText field_text(std::string_view record, std::string_view path);
@@ -31,11 +31,12 @@ struct FieldText {
 /// content.text" or "none". The object may be truncated.
 [[nodiscard]] std::string text_fields(std::string_view record);
 
-/// Returns whether a text begins like JSON: with an empty object or a member, or with an array of
-/// objects, arrays or strings, which null may precede. A byte order mark is skipped.
+/// Returns whether a text begins like JSON: with an object that is empty or begins with a member,
+/// or with an array of objects, arrays or strings, possibly after nulls. A byte order mark is
+/// skipped.
 ///
-/// start: the first KiBs of the text, or all of it. A longer string in an array counts if its
-///        available part has no newline.
+/// start: the first few KiB of the text, or all of it. A string that is cut off at the end of
+///        `start` counts as a string if it has no newline so far.
 [[nodiscard]] bool begins_as_json(std::string_view start);
 
 /// The UTF-8 byte order mark, which is not part of a text.

@@ -1,5 +1,5 @@
-// Interface of libdtrain-sentencepiece.so. SentencePiece and LibTorch both export protobuf, in
-// different versions, so SentencePiece is loaded in a symbol scope of its own.
+// Interface of libdtrain-sentencepiece.so. SentencePiece and LibTorch export different versions of
+// protobuf, so SentencePiece is loaded in a separate symbol scope.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace dtrain::data {
 /// U+2581, which represents a space in pieces.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
-/// The most bytes that SentencePiece encodes in one call, which takes 200 times the memory. A
-/// unigram model encodes documents up to this size whole. A longer stretch without a cut position
-/// is cut at the first character boundary after this many bytes.
+/// Maximum bytes that SentencePiece encodes in one call; a call allocates 200 times as many. A
+/// unigram model encodes documents up to this size whole. A longer text without a cut position is
+/// cut at the first character boundary after this many bytes.
 inline constexpr std::size_t kMaxEncodeBytes = std::size_t{64} << 10;
 
 /// A loaded SentencePiece model.
 ///
-/// Threads: any.
+/// Threads: any number of callers.
 class SentencePieceModel {
  public:
   enum class Kind { normal, unknown, control, byte, unused };

@@ -1,4 +1,4 @@
-// Tokenizers: text to tokens and back.
+// Tokenizers convert text to tokens and back.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ enum class TokenizerKind : std::uint64_t {
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  /// Appends the tokens of a part of a document, which begins the document or follows a cut().
+  /// Appends the tokens of one part of a document. A part begins at the start of the document or at
+  /// a cut() position.
   virtual void encode(std::string_view text, bool begins_document,
                       std::vector<std::uint32_t>& tokens) = 0;
 };
@@ -37,10 +38,10 @@ class Tokenizer {
   [[nodiscard]] virtual std::int64_t vocab() const = 0;
   /// The serialized model, from which open_tokenizer recreates the tokenizer; empty for bytes.
   [[nodiscard]] virtual std::string_view model() const = 0;
-  /// The token that follows each document; bytes have none.
+  /// The token that follows each document; empty for the byte tokenizer.
   [[nodiscard]] virtual std::optional<std::uint32_t> end_of_document() const = 0;
-  /// Returns the last position below text.size() where a cut does not change the tokens. If there
-  /// is none, returns a character boundary for a long text, and 0 for a short one.
+  /// Returns the last position below text.size() at which the text can be cut without changing its
+  /// tokens. If there is none, returns a character boundary for a long text, and 0 for a short one.
   [[nodiscard]] virtual std::size_t cut(std::string_view text) const = 0;
   /// Decodes one token within a text.
   [[nodiscard]] virtual std::string text_of(std::int64_t token) const = 0;
@@ -64,9 +65,9 @@ class Tokenizer {
 /// Returns a fingerprint of a tokenizer: "sentencepiece xxh3 ...", "bytes" or "unknown".
 [[nodiscard]] std::string identity_of(TokenizerKind kind, std::string_view model);
 
-/// Encodes a prompt; an empty one becomes the token that precedes a document.
+/// Encodes a prompt; an empty prompt becomes the token that precedes a document.
 ///
-/// name:   of the prompt, for messages.
+/// name:   the prompt's name in messages.
 /// Throws: Error{data} if the text is not UTF-8 and the tokenizer requires it.
 [[nodiscard]] std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer,
                                                       std::string_view text, std::string_view name);

@@ -16,25 +16,25 @@ struct BinaryFormat {
   std::string name{};  ///< "nanoGPT", "llm.c (GPT-2)", "NumPy (uint16)"
   std::int64_t header_bytes = 0;
   NumberType type{};
-  std::int64_t vocab = 0;                   ///< of the format's usual tokenizer; 0: unknown
+  std::int64_t vocab = 0;                   ///< the format's usual vocabulary; 0: unknown
   std::optional<std::int64_t> delimiter{};  ///< the token between documents
-  bool delimiter_is_first = false;          ///< it begins a document; otherwise it ends one
+  bool delimiter_is_first = false;          ///< the delimiter begins a document; false: ends it
   bool has_index = false;                   ///< a MegatronIndex lists the documents
 };
 
 /// Properties of the tokens that the user specified.
 struct BinaryHints {
   std::int64_t vocab = 0;            ///< 0: not given
-  std::optional<NumberType> type{};  ///< of files without a header
+  std::optional<NumberType> type{};  ///< token type in files without a header
 };
 
-/// Detects the format of a token file; empty if the file is not one. A header or index determines
-/// it. Without either, a file is read as hints.type says, or, if its name ends in .bin, as 16-bit
-/// tokens, provided that its bytes leave no doubt (headerless.h).
+/// Detects the format of a token file from its header or index; empty if it is not a token file. A
+/// file without either has the type hints.type. Without a hint, a .bin file has 16-bit tokens if
+/// its byte statistics confirm it (headerless.h).
 ///
-/// Throws: Error{data} naming a file that is truncated, of another version, byte-swapped, or whose
-///         numbers are not tokens or of uncertain type; Error{usage} if hints.type is given for
-///         text or for a file that records its own type.
+/// Throws: Error{data} naming a file that is truncated, of another version, byte-swapped, of
+///         uncertain number type, or with numbers that are no tokens; Error{usage} if hints.type is
+///         given for text or for a file that records its type.
 [[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path,
                                                            const BinaryHints& hints);
 

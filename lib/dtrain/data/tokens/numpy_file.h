@@ -20,8 +20,8 @@ struct NumpyArray {
 /// Reads the header of a file that begins with kNumpyMagic. start: the file's first 64 KiB,
 /// or all.
 ///
-/// Throws: Error{data} naming the file and its array unless that is complete, one-dimensional and
-///         of little-endian integers.
+/// Throws: Error{data} naming the file and its array if the array is truncated, not one-dimensional
+///         or not of little-endian integers.
 /// Source: NumPy's documentation of numpy.lib.format, versions 1 to 3.
 [[nodiscard]] NumpyArray read_numpy_header(const base::InputFile& file, std::string_view start);
 

@@ -1,4 +1,5 @@
-// Reads token files, and texts as byte tokens (docs/formats/tokens.md); converts losses per token.
+// Reads token files (docs/formats/tokens.md), or texts as byte tokens; converts per-token losses to
+// bits per byte and perplexity per word.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +15,17 @@
 
 namespace dtrain::data {
 
-/// A vocabulary above any file's own, so that every file is accepted.
+/// A vocabulary larger than that of any file: open() with it accepts every file.
 inline constexpr std::int64_t kAnyVocab = std::int64_t{1} << 32;
 
 /// A sequence of tokens, read on demand from a token file, or from any text with one token per
-/// byte. The file stays open but is not memory-mapped, so a truncated file or failing disk raises
-/// an error in the reader.
+/// byte. The file is read, not memory-mapped, so a truncated file or failing disk raises an error
+/// instead of a signal.
 ///
 /// Throws:  open(): Error{data} naming the file and the problem: missing, a folder, empty,
 ///          truncated, another format or version, compressed, JSON lines or binary instead of text,
-///          a vocabulary larger than `vocab`, or a token outside it. open() reads the whole file
-///          once if the token width permits such tokens.
+///          a vocabulary larger than `vocab`, or a token outside the file's vocabulary. open()
+///          reads the whole file once if the token width permits such tokens.
 ///          copy(): Error{data} for a token outside the vocabulary (the file changed), or as
 ///          InputFile::read.
 /// Threads: any number of readers.
@@ -34,11 +35,11 @@ class TokenFile {
 
   [[nodiscard]] std::int64_t size() const noexcept { return num_tokens_; }
   [[nodiscard]] std::int64_t bytes_per_token() const noexcept { return bytes_per_token_; }
-  /// The vocabulary of the tokens, which may be smaller than that of open().
+  /// The vocabulary of the file's tokens; at most the `vocab` passed to open().
   [[nodiscard]] std::int64_t vocab() const noexcept { return own_vocab_; }
   /// The origin of the tokens, as far as the file records it.
   [[nodiscard]] const TokenDetails& details() const noexcept { return details_; }
-  /// The tokenizer's model; empty for bytes and unknown ones.
+  /// The tokenizer's model; empty for byte tokens and unknown tokenizers.
   [[nodiscard]] std::string_view tokenizer_model() const noexcept { return model_; }
   [[nodiscard]] bool knows_tokenizer() const noexcept {
     return details_.tokenizer != TokenizerKind::unknown;
@@ -47,8 +48,8 @@ class TokenFile {
   [[nodiscard]] std::string tokenizer() const;
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
-  /// Computes the 64-bit XXH3 of all tokens as stored, without the header; equal for a text and its
-  /// token file. Reads the whole file.
+  /// Computes the 64-bit XXH3 of the stored tokens, without the header. A text and its token file
+  /// have equal checksums. Reads the whole file.
   ///
   /// Throws: Error{data} naming the token file if its header records another checksum.
   [[nodiscard]] std::uint64_t checksum() const;
@@ -75,7 +76,8 @@ class TokenFile {
   std::optional<std::uint64_t> stored_checksum_;
 };
 
-/// Converts a loss in nats per token to units of the text; empty if the file lacks the counts.
+/// Converts a loss in nats per token to bits per byte and perplexity per word; empty if the file
+/// does not record the counts.
 struct TextUnits {
   std::optional<double> tokens_per_byte{};
   std::optional<double> tokens_per_word{};
@@ -86,12 +88,12 @@ struct TextUnits {
   [[nodiscard]] std::optional<double> perplexity_per_word(double loss) const;
 };
 
-/// The ratios of a whole file.
+/// Returns the ratios of a whole file.
 [[nodiscard]] TextUnits units_of(const TokenFile& file);
 
-/// Opens the tokenizer of a file's tokens; null if the file does not contain it.
+/// Opens the tokenizer that a token file contains; null if it contains none.
 ///
-/// Throws: as open_tokenizer; Error{data} naming a file whose tokenizer has a larger vocabulary
+/// Throws: as open_tokenizer; Error{data} naming the file if its tokenizer has a larger vocabulary
 ///         than the file.
 [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file);
 

@@ -15,12 +15,12 @@ namespace dtrain::data {
 /// Vocabulary size of byte-level tokens.
 inline constexpr std::int64_t kByteVocab = 256;
 
-/// The origin of the tokens, added in version 3. Its memory layout is the file's.
+/// The origin of the tokens; in files of version 3. The memory layout equals the file's.
 struct TokenDetails {
-  std::int64_t num_bytes = 0;      ///< of the text; 0: unknown
-  std::int64_t num_words = 0;      ///< of the text; 0: not counted
+  std::int64_t num_bytes = 0;      ///< bytes of text; 0: unknown
+  std::int64_t num_words = 0;      ///< words of text; 0: not counted
   std::int64_t num_documents = 0;  ///< 0: unknown
-  std::int64_t model_bytes = 0;    ///< of the tokenizer's model
+  std::int64_t model_bytes = 0;    ///< size of the tokenizer's model
   TokenizerKind tokenizer = TokenizerKind::unknown;
   std::uint64_t tail_checksum = 0;  ///< XXH3 of everything after the tokens
 };
@@ -34,12 +34,13 @@ struct TokenHeader {
   std::optional<TokenDetails> details = {};    ///< version 3 only, which also has a checksum
 };
 
-/// Header bytes of versions 1, 2 and 3. Each header begins with that of version 1.
+/// Header sizes of versions 1, 2 and 3. Each version's header begins with a version 1 header.
 inline constexpr std::size_t kTokenHeaderBytes = 40;
 inline constexpr std::size_t kTokenHeaderBytes2 = 48;
 inline constexpr std::size_t kTokenHeaderBytes3 = 104;
 
-/// Padding bytes between the tokens and the document table, which begins at a multiple of 8.
+/// Returns the padding bytes between the tokens and the document table, which begins at a multiple
+/// of 8.
 [[nodiscard]] std::size_t padding_after(std::size_t bytes_of_header_and_tokens);
 
 /// Encodes a header: version 3 if it has details, 2 if it has a checksum, otherwise 1.

@@ -1,4 +1,4 @@
-// Writes token files of a size not known in advance.
+// Writes token files without knowing their size in advance.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace dtrain::data {
 
-/// Bytes per token in a file: 1, 2 or 4.
+/// Returns the bytes per token in a file: 1, 2 or 4.
 [[nodiscard]] std::int64_t bytes_per_token(std::int64_t vocab);
 
 /// Appends tokens in the file's encoding, `width` bytes each.
 void append_tokens(std::span<const std::uint32_t> tokens, std::int64_t width,
                    std::vector<std::byte>& bytes);
 
-/// A list of numbers spilled to disk: an unlinked file beside the output, which disappears with
-/// this object or its process.
+/// A list of numbers spilled to disk, in an unlinked file beside the output. The file disappears
+/// with this object or its process.
 class SpilledNumbers {
  public:
   explicit SpilledNumbers(const std::string& beside);
@@ -44,7 +44,7 @@ class SpilledNumbers {
   std::int64_t size_ = 0;
 };
 
-/// Writes a token file of version 3, which appears only with commit(), complete.
+/// Writes a token file of version 3. The complete file appears with commit().
 ///
 /// Throws:  Error{data} naming the file if it cannot be written or has no tokens.
 /// Threads: one caller.
@@ -65,8 +65,8 @@ class TokenWriter {
   [[nodiscard]] std::int64_t num_tokens() const noexcept { return bytes_ / width_; }
   [[nodiscard]] std::int64_t num_documents() const noexcept { return documents_.size(); }
 
-  /// Writes all content; commit() then gives the file its name. At least one
-  /// token must have been written.
+  /// Writes the remaining content; commit() then renames the file. At least one token must have
+  /// been written.
   void finish();
   void commit() { file_.commit(); }
 
