@@ -1,5 +1,5 @@
-// Counter-based dropout: the mask is a pure function of (seed, sample, level, position, neuron), so
-// it is equal under every layout and recomputed, not stored, for the backward pass.
+// Counter-based dropout: the mask is a pure function of (seed, sample, level, position, neuron). It
+// is equal under every layout, and the backward pass recomputes it instead of storing it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@ namespace dtrain::model {
 struct DropoutOffsets {
   std::uint64_t seed = 0;
   std::int64_t level = 0;  ///< below 65,536
-  /// Sample number of row b = 0: () int64 below 2^48, on the tensor's device, so that every replay
-  /// of a captured graph reads the current value.
+  /// Sample number of row b = 0: () int64 below 2^48. It lies on the tensor's device, so that every
+  /// replay of a captured graph reads the current value.
   at::Tensor first_sample = {};
   std::int64_t first_neuron = 0;  ///< number of neuron (h, i) = (0, 0), counted over all heads
 };

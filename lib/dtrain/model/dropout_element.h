@@ -21,13 +21,14 @@ struct DropoutRow {
   std::uint32_t level_and_sample_high = 0;
 };
 
-/// Writes 16 random bits for each neuron of a block: halves[i], i < kDropoutBlock, belongs to neuron
-/// block * kDropoutBlock + i and is half i / 8 (low halves first) of the output words of counter
-/// {block * 8 + i % 8, row}. This order puts adjacent neurons in adjacent SIMD lanes.
+/// Writes 16 random bits for each neuron of a block: halves[i], i < kDropoutBlock, belongs to
+/// neuron block * kDropoutBlock + i and is half i / 8 (low halves first) of the output words of
+/// counter {block * 8 + i % 8, row}. This order puts adjacent neurons in adjacent SIMD lanes.
 void random_halves(std::uint32_t block, const DropoutRow& row, base::PhiloxKey key,
                    std::uint32_t* halves);
 
-/// Drops random values below `threshold`, scales the rest. scale: in the compute type of scalar_t.
+/// Drops an element if its random bits are below `threshold`; otherwise multiplies it by `scale`,
+/// which has the compute type of scalar_t.
 template <typename scalar_t>
 struct DropRule {
   std::uint32_t threshold;
@@ -47,8 +48,8 @@ template <typename scalar_t>
   return random >= rule.threshold;
 }
 
-/// Multiplies by 0 instead of selecting 0: a conditional multiplication, which might trap, would
-/// prevent vectorization.
+/// Multiplies by 0 instead of selecting 0: a conditional multiplication might trap, so compilers do
+/// not vectorize it.
 template <typename scalar_t>
 [[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline scalar_t dropped(scalar_t value, bool is_kept,
                                                                       DropRule<scalar_t> rule) {

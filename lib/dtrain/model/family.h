@@ -1,5 +1,5 @@
-// The interface of a model family, the LibTorch half of an architecture (config/family.h has its
-// settings), and the functions that create models by family name.
+// The interface of a model family, that is, the LibTorch part of an architecture (its settings are
+// in config/family.h), and the functions that create models by family name.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +29,19 @@ struct TensorShapes {
   ///
   /// Throws: Error{checkpoint} naming the tensor if it is missing or has another number of dims.
   [[nodiscard]] std::int64_t size(std::string_view name, std::size_t rank, std::size_t dim) const;
-  /// Throws Error{checkpoint}: the file does not specify how many `what` its model has; give
-  /// `advice`.
+  /// Throws Error{checkpoint}: the file does not specify the model's number of `what`. advice: what
+  /// the user should do.
   [[noreturn]] void fail_unspecified(std::string_view what, std::string_view advice) const;
 };
 
-/// Model settings from the user's flags, for what a weight file does not specify; 0: not given.
+/// Model settings from the user's flags, used if a weight file does not specify them; 0: not given.
 struct UserHints {
   std::int64_t layers = 0;
   std::string_view layers_flag = "--layers";
   config::FamilySettings own = {};  ///< the families' own import flags
 };
 
-/// Throws Error{usage} if a flag contradicts the file: flag_value is neither 0 nor file_value.
+/// Throws Error{usage} if flag_value is neither 0 (not given) nor file_value, the file's setting.
 void check_flag_agrees(std::string_view path, std::string_view flag, std::int64_t flag_value,
                        std::int64_t file_value);
 
@@ -86,8 +86,8 @@ class Family {
 
   /// True if a file with these tensors holds a model of this family.
   [[nodiscard]] virtual bool recognises(const TensorShapes& tensors) const = 0;
-  /// Infers the settings from the tensors, and takes those that shapes do not determine from the
-  /// user's flags; leaves `layers` 0 if neither determines it.
+  /// Infers the settings from the tensors' shapes; settings that the shapes do not determine come
+  /// from the user's flags. `layers` is 0 if neither determines it.
   ///
   /// Throws: Error{checkpoint} naming a tensor that is missing or has an unexpected shape, or the
   ///         flag that must be given; Error{usage} if a flag's value is impossible.
@@ -103,7 +103,7 @@ class Family {
 
   /// The maximum length of a generated sequence, prompt included.
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
-  /// Memory of a generator in addition to weights of this dtype; 0 if negligible.
+  /// Memory of a generator besides the weights, which have this dtype; 0 if negligible.
   ///
   /// Units: bytes.
   [[nodiscard]] virtual std::int64_t generator_bytes(const config::ModelConfig& /*config*/,
@@ -119,8 +119,8 @@ class Family {
 /// Returns the family named by `config.name`.
 [[nodiscard]] const Family& family_of(const config::ModelConfig& config);
 
-/// Creates the model named by `config.name`, for sequences of up to seq_len tokens; on a tensor axis,
-/// the slice that a rank at `place` holds.
+/// Creates the model named by `config.name`, for sequences of up to seq_len tokens; on a tensor
+/// axis, the slice that a rank at `place` holds.
 ///
 /// computation: ignored by families that only have plain kernels.
 /// Throws: Error{usage} if the model cannot be split over the tensor axis.

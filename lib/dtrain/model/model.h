@@ -27,13 +27,13 @@ using Tap = std::function<void(std::string_view name, const at::Tensor& value)>;
 
 /// The inputs of a block other than its activations.
 struct BlockContext {
-  /// () int64, on the device: number of samples consumed before row 0; row b is sample first_sample
-  /// + b.
+  /// Number of samples consumed before row 0, () int64 on the device; row b is sample
+  /// first_sample + b.
   at::Tensor first_sample = {};
   bool training = false;                     ///< enables dropout
   std::uint64_t seed = 0;                    ///< the run's seed; keys the dropout
   at::Tensor targets;                        ///< (B, T) int64; read by the last block only
-  at::ScalarType buffer_dtype = at::kFloat;  ///< of constant tables, e.g. of RoPE
+  at::ScalarType buffer_dtype = at::kFloat;  ///< dtype of constant tables, e.g. of RoPE
   const ParameterReader& use;
   TensorAxis& tensor_axis;
   const Tap& tap;  ///< may be empty; call it through report()
@@ -47,7 +47,7 @@ struct BlockContext {
 struct BatchShape {
   std::int64_t sequences = 0;
   std::int64_t length = 0;
-  at::ScalarType dtype = at::kFloat;  ///< of the parameters that blocks read
+  at::ScalarType dtype = at::kFloat;  ///< dtype of the parameters that blocks read
   bool training = true;
 
   [[nodiscard]] std::int64_t rows() const { return sequences * length; }
@@ -58,15 +58,15 @@ struct BatchShape {
 /// Units: bytes.
 struct BlockMemory {
   std::int64_t output = 0;
-  std::int64_t saved = 0;    ///< kept from forward to backward, without the output
+  std::int64_t saved = 0;    ///< saved from forward to backward, without the output
   std::int64_t forward = 0;  ///< at the peak of a forward pass with a graph
   std::int64_t forward_without_graph = 0;
-  std::int64_t backward =
-      0;  ///< at the peak of the backward pass, including the live part of `saved`
+  /// At the peak of the backward pass, including the live part of `saved`.
+  std::int64_t backward = 0;
 };
 
-/// A block's hand-written backward pass, without autograd. Both members run without grad mode, and
-/// again if the block is recomputed.
+/// A block's hand-written backward pass, without autograd. Both members run with grad mode off. If
+/// the block is recomputed, forward runs again.
 class NativeBackward {
  public:
   using GradientOf = std::function<param::GradientTarget(param::ParameterId)>;
@@ -99,8 +99,8 @@ class Block {
   ///         the last block per-token losses (B, T) in nats, float32 or float64.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
 
-  /// Returns the hand-written backward pass, whose forward then replaces this block's in training;
-  /// null if autograd computes the gradients.
+  /// Returns the hand-written backward pass; null if autograd computes the gradients. In training,
+  /// NativeBackward::forward then replaces Block::forward.
   [[nodiscard]] virtual NativeBackward* native_backward() { return nullptr; }
 
   /// All parameters that forward may use; blocks may share parameters.
@@ -113,7 +113,7 @@ class Block {
 /// The cost of a block of the whole, unsplit model at its full sequence length; for MFU.
 struct BlockCost {
   double forward_flops_per_token = 0;     ///< multiply-add = 2; attention counted causally (half)
-  double recomputed_flops_per_token = 0;  ///< recomputation within its own backward pass
+  double recomputed_flops_per_token = 0;  ///< recomputation in the block's own backward pass
   /// Values per token that are all-reduced over the tensor axis, forward and backward; 0 if none.
   double reduced_values_per_token = 0;
 };
@@ -138,7 +138,7 @@ struct Model {
   base::IndexedVector<BlockId, std::unique_ptr<Block>> blocks;
   base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;
-  /// Tensors in files of other programs that do not affect any result, and are ignored.
+  /// Tensors that other programs' files contain although no result depends on them; ignored.
   std::vector<std::string> unused_tensors = {};
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
   bool widens_tables = false;     ///< tables of 16-bit dtypes are stored in float32
@@ -166,8 +166,8 @@ struct Model {
 };
 
 /// Extracts the blocks in `ranges` (ascending, disjoint) as the model of a pipeline stage.
-/// Parameters keep their ids; those that none of the blocks uses become not held. Buffers and tables
-/// are kept.
+/// Parameters keep their ids; parameters that none of these blocks uses are marked as not held by
+/// this rank. Buffers and tables are kept.
 [[nodiscard]] std::unique_ptr<Model> extract_blocks(std::unique_ptr<Model> whole,
                                                     std::span<const BlockRange> ranges);
 

@@ -1,5 +1,5 @@
-// The tensor-parallel operations that blocks call. Blocks use this interface only and know nothing
-// of ranks or process groups.
+// The tensor-parallel operations that blocks call. Through this interface blocks are independent of
+// ranks and process groups.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@
 
 namespace dtrain::model {
 
-/// A rank's coordinate on the tensor axis, which determines its slice of the model. The default holds
-/// the whole model.
+/// A rank's coordinate on the tensor axis, which determines its slice of the model. The default
+/// holds the whole model.
 struct TensorCoordinate {
   std::int64_t index = 0;
   std::int64_t size = 1;
@@ -27,14 +27,15 @@ struct TensorCoordinate {
 /// The result of a column-parallel linear map.
 struct ColumnSplit {
   at::Tensor product;  ///< (h, rows, N): the outputs of the weight rows that this rank holds
-  at::Tensor x;        ///< the input, for further tensor-parallel operations of the block
+  at::Tensor x;        ///< the input; further tensor-parallel operations of the block must read it
 };
 
-/// The tensor axis as seen by a block. This class implements an axis of size 1, where nothing is split
-/// and every operation is local. docs/internals/tensor_parallel.md explains how to write blocks with it.
+/// The tensor axis as seen by a block. This class implements an axis of size 1, where nothing is
+/// split and every operation is local. docs/internals/tensor_parallel.md explains how to write
+/// blocks with it.
 ///
-/// h is the number of weights stacked in one tensor (the heads of a BDH); on a larger axis each rank
-/// holds some of them, or a slice of one.
+/// h is the number of weights stacked in one tensor (the heads of a BDH model). On a larger axis
+/// each rank holds some of the h weights, or a slice of one weight.
 ///
 /// Collective: all ranks of the axis call each operation and its backward in the same order.
 /// Throws:     what comm::Work::wait throws.
@@ -42,15 +43,15 @@ class TensorAxis {
  public:
   virtual ~TensorAxis() = default;
 
-  /// Column-parallel product x Wᵀ: x is replicated, and each rank computes some of the outputs. The
-  /// gradients of x through the product and through the returned x are all-reduced in one call.
+  /// Column-parallel product x Wᵀ: x is replicated, and each rank computes some of the outputs. One
+  /// all-reduce sums the gradients of x through the product and through the returned x.
   ///
   /// Shapes: x (..., D), weight (h, N, D); the returned x is float32 for a float16 input if its
   ///         gradient is summed over ranks.
   [[nodiscard]] virtual ColumnSplit column_split(const at::Tensor& x, const at::Tensor& weight);
 
-  /// Row-parallel product: the sum of x W over h and over ranks, each of which holds some of the
-  /// inputs. Follows a column split; its result is replicated again.
+  /// Row-parallel product: the sum of x W over h and over ranks. Each rank holds some of the
+  /// inputs, which a column split has computed; the result is replicated.
   ///
   /// Shapes: x (h, rows, N), weight (h, N, D); returns (rows, D) in x's dtype.
   [[nodiscard]] virtual at::Tensor row_split(const at::Tensor& x, const at::Tensor& weight);
@@ -68,15 +69,15 @@ class TensorAxis {
   /// All-reduces partial sums over the axis.
   [[nodiscard]] virtual at::Tensor reduce(const at::Tensor& partial);
 
-  /// Looks up rows of a table that is split by rows; this rank holds those from `first` on.
+  /// Looks up rows of a table that is split by rows; this rank holds the rows from `first` on.
   ///
   /// Shapes: weight (V, D), floating point; ids (...) int64; returns (..., D), float32 for a 16-bit
-  ///         weight, since a row's gradient is summed over all of its occurrences.
+  ///         weight, because a row's gradient is the sum over all its occurrences in `ids`.
   [[nodiscard]] virtual at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids,
                                              std::int64_t first);
 
-  /// Cross-entropy over a vocabulary that is split by columns; this rank holds those from `first`
-  /// on. No rank ever holds all logits.
+  /// Cross-entropy over a vocabulary that is split by columns; this rank holds the columns from
+  /// `first` on. No rank ever holds all logits.
   ///
   /// Shapes: logits (rows, V) float32 or float64, targets (rows) int64; returns (rows), in nats.
   [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& logits,

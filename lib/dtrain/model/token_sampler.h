@@ -29,7 +29,7 @@ struct SamplingRule {
 /// Feeds `prompt` (at least one token) to a new generator, then generates up to `count` tokens and
 /// passes each to `on_token`, which stops generation by returning false.
 ///
-/// Throws: as sample_token and Generator::step; what `on_token` throws.
+/// Throws: as sample_token and Generator::step; any exception of `on_token`.
 void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,
                      const SamplingRule& rule, std::int64_t count,
                      const std::function<bool(std::int64_t)>& on_token);

@@ -9,10 +9,10 @@ namespace dtrain::optim {
 
 /// The loss scale, which grows while gradients do not overflow and shrinks when they do.
 ///
-/// Per step: backward starts from scale(); gradients are summed over all ranks and checked for
-/// overflow (by the global norm, equal on all ranks); they are multiplied by 1 / scale() before
-/// clipping; update() adjusts the scale. A step with an overflow changes no weight. Scales are
-/// powers of two, so scaling is exact.
+/// In each step the loss is multiplied by scale() before the backward pass. Gradients are summed
+/// over all ranks and checked for overflow (by the global norm, equal on all ranks), then
+/// multiplied by 1 / scale() before clipping. update() adjusts the scale. A step with an overflow
+/// changes no weight. Scales are powers of two, so scaling is exact.
 ///
 /// Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), with PyTorch's defaults.
 class GradScaler {
@@ -27,7 +27,7 @@ class GradScaler {
   /// Number of skipped steps since the run began.
   [[nodiscard]] std::int64_t num_skipped() const;
 
-  /// Ends a step. found_overflow, equal on all ranks: halves the scale and counts the step as
+  /// Ends a step. If found_overflow (equal on all ranks), halves the scale and counts the step as
   /// skipped. The scale doubles after kGrowthInterval consecutive steps without overflow.
   ///
   /// Throws: Error{numerics} if a step overflowed at the smallest scale.

@@ -12,7 +12,8 @@ inline constexpr std::int64_t kNormCell = 64;
 /// Partial sums per cell, one per SIMD lane, so that the order of additions is fixed.
 inline constexpr std::int64_t kNormLanes = 8;
 
-/// The sum of squares of values[lane], values[lane + kNormLanes], ... below count.
+/// Returns the sum of squares of values[lane], values[lane + kNormLanes], ... with indices below
+/// count.
 template <typename scalar_t>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION double lane_sum(const scalar_t* values, std::int64_t count,
                                                      std::int64_t lane) {
@@ -33,7 +34,7 @@ template <typename scalar_t>
 struct NormBlock {
   std::int64_t first;         ///< index of its first value
   std::int64_t count;         ///< number of values, at most 4096
-  std::int64_t slot;          ///< of its sum, or of its first cell's sum
+  std::int64_t slot;          ///< slot of the block's sum, or of its first cell's sum
   std::int64_t is_cell_wise;  ///< 1: one slot per cell
 
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t num_cells() const {

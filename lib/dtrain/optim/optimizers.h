@@ -1,5 +1,5 @@
-// AdamW and SGD over arenas, with one pass per contiguous range of parameters that have equal
-// weight decay. The only place that lists the optimizers.
+// The optimizers AdamW and SGD over arenas. Each contiguous range of parameters with equal weight
+// decay is updated in one pass.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0.1;  ///< decoupled; on parameters whose spec says decay
+  double weight_decay = 0.1;  ///< decoupled; for parameters with ParameterSpec::decay
 };
 
-/// AdamW; agrees with torch.optim.AdamW up to rounding. optim/internal/update_rules.h has the formula.
+/// AdamW; agrees with torch.optim.AdamW up to rounding. optim/internal/update_rules.h has the
+/// formula.
 ///
-/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019). Differs: our own
-/// loops, since LibTorch's fused kernel rounds the last elements of a range differently, so that an
-/// element's bits would depend on shard boundaries.
+/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019). Differs: uses
+/// our own loops, because LibTorch's fused kernel rounds the last elements of a range differently,
+/// so an element's bits would depend on shard boundaries.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerShard& shard, const AdamWOptions& options);
@@ -47,11 +48,11 @@ struct SgdOptions {
 };
 
 /// SGD: buffer = momentum * buffer + gradient; parameter -= learning rate * buffer. The buffer is
-/// initially zero, so the first update is no special case.
+/// initially zero, so the first update follows the same formula.
 ///
 /// Source: Sutskever et al., On the importance of initialization and momentum (ICML 2013), in the
-/// form of torch.optim.SGD without dampening. Differs: our own loops (optim/internal/update_rules.h), for
-/// the same reason as AdamW.
+/// form of torch.optim.SGD without dampening. Differs: our own loops
+/// (optim/internal/update_rules.h), for the same reason as AdamW.
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerShard& shard, const SgdOptions& options);

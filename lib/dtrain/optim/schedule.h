@@ -9,9 +9,9 @@ namespace dtrain::optim {
 
 using config::ScheduleShape;
 
-/// Linear warm-up over `warmup_steps`, then decay from `peak` to `minimum`, reached at step
-/// `total_steps`. linear and cosine decay from the end of the warm-up; warmup_stable_decay stays at
-/// the peak and decays linearly over the last `decay_steps` steps.
+/// Linear warm-up over `warmup_steps`, then decay from `peak` to `minimum`, which is reached at
+/// step `total_steps`. The shapes `linear` and `cosine` decay from the end of the warm-up;
+/// `warmup_stable_decay` stays at the peak and decays linearly over the last `decay_steps` steps.
 ///
 /// Source: Hu et al., MiniCPM (2024) for warmup_stable_decay. Differs: a linear decay.
 struct Schedule {

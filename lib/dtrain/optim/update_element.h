@@ -15,8 +15,8 @@ using Widest = double;  // GPUs have no wider type
 using Widest = long double;
 #endif
 
-/// Returns base^exponent by repeated multiplication, which rounds alike on every CPU; std::pow
-/// differs on CPUs with fused multiply-add.
+/// Returns base^exponent by repeated multiplication, which rounds equally on every CPU; the result
+/// of std::pow differs on CPUs with fused multiply-add.
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION inline double power(double base, std::int64_t exponent) {
   Widest result = 1;
   for (Widest square = base; exponent > 0; exponent /= 2, square *= square) {
@@ -33,7 +33,7 @@ struct AdamWSettings {
   double weight_decay;
 };
 
-/// Computes the factors in float64 for any element type, and rounds them once.
+/// Computes the factors in float64 and rounds each once to T.
 template <typename T>
 [[nodiscard]] DTRAIN_DEVICE_FUNCTION AdamWFactors<T> adamw_factors(const AdamWSettings& settings,
                                                                    double learning_rate,

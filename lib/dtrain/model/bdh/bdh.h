@@ -32,7 +32,7 @@ struct LevelParameters {
   param::ParameterId decoder;    ///< (nh*N, D)
 };
 
-/// The index of each parameter in Model::parameters.
+/// Parameter ids of the whole model: indices in Model::parameters.
 struct BdhParameters {
   param::ParameterId embed;  ///< (V, D)
   std::vector<LevelParameters> layers;
@@ -41,7 +41,7 @@ struct BdhParameters {
 
 [[nodiscard]] BdhParameters parameter_ids(const BdhSizes& sizes);
 
-/// Creates the slice of the model that a rank at `place` holds (bdh_partition.h).
+/// Creates the tensor-parallel slice of the model for the rank at `place` (bdh_partition.h).
 ///
 /// Throws: Error{usage} if the model cannot be split that way.
 [[nodiscard]] std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,

@@ -23,9 +23,9 @@ struct OptimizerShard {
   const param::ArenaLayout& layout;
   const param::ParameterSpecs& specs;
   param::ShardId shard;
-  at::ScalarType dtype = at::kFloat;  ///< of parameters, gradients and state
+  at::ScalarType dtype = at::kFloat;  ///< dtype of parameters, gradients and state
   const param::ArenaAllocator& allocate;
-  c10::Device device = at::kCPU;  ///< of all of them, and of memory from `allocate`
+  c10::Device device = at::kCPU;  ///< device of all three, and of memory from `allocate`
 
   /// Allocates a zeroed arena for the trained elements of the shard.
   [[nodiscard]] param::Arena state_arena() const {
@@ -45,7 +45,7 @@ class UpdateWindow {
  public:
   virtual ~UpdateWindow() = default;
 
-  /// Called before `range` is updated; `next` (possibly empty) follows it.
+  /// Called before `range` is updated. next: the range updated after it; may be empty.
   virtual void before(param::ElementRange range, param::ElementRange next) = 0;
   virtual void after(param::ElementRange range) = 0;
   /// Returns the values of `arena` in the range being updated, in compute memory.
@@ -60,13 +60,13 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// Updates `parameters` in place; `gradients` are read only. Both hold at least the trained
-  /// elements of the shard. With a window (may be null), ranges have at most kWindowElements.
-  /// updated_to(end), if set, is called when all trained elements below `end` have been updated (on
-  /// a device: enqueued), so that they can be sent while the rest is updated.
+  /// Updates `parameters` in place from `gradients`. Both hold at least the trained elements of the
+  /// shard. With a window (may be null), ranges have at most kWindowElements. Calls
+  /// updated_to(end), if set, when all trained elements below `end` have been updated (on a device:
+  /// when their updates have been enqueued), so that they can be sent while the rest is updated.
   ///
-  /// may_update: () bool, read on the device; if false, nothing changes, and the CPU touches no
-  /// element.
+  /// may_update: () bool, read on the device; if false, no element changes, and the CPU does not
+  ///             access any.
   void step(const param::Arena& parameters, const param::Arena& gradients, double learning_rate,
             const at::Tensor& may_update, UpdateWindow* window = nullptr,
             const std::function<void(std::int64_t end)>& updated_to = {});
@@ -74,7 +74,7 @@ class Optimizer {
 
   /// The arenas share memory with the optimizer, for saving and loading.
   [[nodiscard]] virtual std::vector<NamedArena> state() const = 0;
-  /// (1) float32: number of updates so far; shares memory likewise.
+  /// Number of updates so far, (1) float32; shares memory with the optimizer.
   [[nodiscard]] const at::Tensor& num_updates() const { return num_updates_; }
 
  protected:

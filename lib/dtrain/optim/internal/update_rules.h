@@ -1,5 +1,5 @@
-// Element-wise update rules of the optimizers. The bits of an element depend neither on the range it
-// is updated in nor on the instruction set.
+// Element-wise update rules of the optimizers. An element's bits depend neither on the instruction
+// set nor on the range of elements that is updated with it.
 #pragma once
 
 #include <cstdint>

@@ -30,9 +30,9 @@ class BdhEmbedding : public Block {
   std::array<param::ParameterId, 1> ids_;
 };
 
-/// x (B, T, D) -> LN(x + LN(decoded)) (B, T, D). Reports act.layerK.ykv (B, nh, T, D) of this
-/// rank's heads, act.layerK.ymlp and act.layerK.out (B, T, D). span: chunk size of attention in
-/// positions; 0 for full attention.
+/// x (B, T, D) -> LN(x + LN(decoded)) (B, T, D). Reports act.layerK.ykv (B, nh, T, D) for this
+/// rank's heads, act.layerK.ymlp and act.layerK.out (B, T, D). span: attention chunk size in
+/// positions; 0: full attention.
 class BdhLevel : public Block {
  public:
   BdhLevel(const BdhSlice& slice, std::int64_t level, LevelParameters ids,
@@ -60,8 +60,8 @@ class BdhLevel : public Block {
   std::int64_t span_;
 };
 
-/// x (B, T, D), targets (B, T) -> losses (B, T) in nats. Reports logits (B, T, V); with a split
-/// vocabulary, this rank's columns.
+/// x (B, T, D), targets (B, T) -> losses (B, T) in nats. Reports logits (B, T, V), or only this
+/// rank's columns if the vocabulary is split.
 class BdhHead : public Block {
  public:
   BdhHead(const BdhSlice& slice, param::ParameterId lm_head) : slice_(slice), ids_{lm_head} {}

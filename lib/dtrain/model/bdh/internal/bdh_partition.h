@@ -13,26 +13,26 @@
 
 namespace dtrain::model::bdh {
 
-/// The tensor-parallel slice of one rank. In storage neurons are rows (nh*N, D), so a rank's slices
-/// of encoder, encoder_v and decoder are the same range of rows:
+/// The tensor-parallel slice of one rank. The stored matrices encoder, encoder_v and decoder have
+/// one row per neuron (nh*N, D), so a rank's slices of all three are the same range of rows:
 ///
 ///   tp <= nh: nh/tp whole heads           tp > nh: 1/(tp/nh) of the neurons of one head
 ///
-/// All operations on neurons (products with the three matrices, ReLU, RoPE, dropout) work unchanged
-/// on a slice; sums over neurons are all-reduced over ranks (TensorAxis).
+/// All operations on neurons (products with the three matrices, ReLU, RoPE, dropout) apply to a
+/// slice unchanged; sums over neurons are all-reduced over ranks (TensorAxis).
 struct BdhSlice {
   BdhSizes whole;
   TensorCoordinate place;
-  std::int64_t heads = 0;           ///< heads computed here, whole or shared
-  std::int64_t neurons = 0;         ///< neurons per head computed here, even
-  std::int64_t first_neuron = 0;    ///< index among the model's nh*N; even
+  std::int64_t heads = 0;           ///< heads computed on this rank, whole or shared
+  std::int64_t neurons = 0;         ///< neurons per head computed on this rank, even
+  std::int64_t first_neuron = 0;    ///< index of the first one among the model's nh*N; even
   std::int64_t ranks_per_head = 1;  ///< consecutive ranks that share a head
-  std::int64_t vocab = 0;           ///< rows of embed and columns of lm_head held here
-  std::int64_t first_token = 0;     ///< the first of these rows
+  std::int64_t vocab = 0;           ///< rows of embed and columns of lm_head on this rank
+  std::int64_t first_token = 0;     ///< index of the first of these rows and columns
 
   [[nodiscard]] std::int64_t all_neurons() const { return heads * neurons; }
   [[nodiscard]] bool splits_vocab() const { return vocab != whole.vocab; }
-  /// The neurons held here, as indices within their head.
+  /// This rank's neurons, as indices within their head.
   [[nodiscard]] HeadSlice head_slice() const {
     return {.whole = whole.neurons, .first = first_neuron % whole.neurons, .count = neurons};
   }
@@ -42,14 +42,16 @@ struct BdhSlice {
 
 /// Returns the slice of the rank at `place`.
 ///
-/// Throws: Error{usage} naming --tp, the size that it does not divide, and the nearest valid values.
+/// Throws: Error{usage} naming --tp, the model size that it does not divide, and the nearest valid
+///         values.
 [[nodiscard]] BdhSlice slice_of(const BdhSizes& sizes, const TensorCoordinate& place);
 
-/// Returns the subgroups of a tensor axis of `tp` ranks: a single entry, the ranks that share a head.
+/// Returns the subgroups of a tensor axis of `tp` ranks: a single entry, the ranks that share a
+/// head.
 ///
 /// Throws: as slice_of.
 [[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t tp);
-/// The index of that entry.
+/// Index of the head subgroup in tensor_subgroups().
 inline constexpr std::size_t kHeadSubgroup = 0;
 
 }  // namespace dtrain::model::bdh

@@ -1,5 +1,5 @@
-// BDH as a recurrence: attention reads the past through a state of constant size, so the cost per
-// token is constant. docs/guide/generation.md derives it from the blocks.
+// BDH as a recurrence: attention reads earlier positions through a state of constant size, so the
+// cost per token is constant. docs/guide/generation.md derives the recurrence from the blocks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,11 +13,12 @@
 
 namespace dtrain::model::bdh {
 
-/// The maximum sequence length: beyond it, t * frequency loses its fraction in float32.
+/// The maximum sequence length: at later positions t, float32 cannot hold the fraction of
+/// t * frequency.
 inline constexpr std::int64_t kMaxPositions = 65536;
 
-/// Computes the same logits as the blocks in evaluation, up to rounding. Holds levels * nh * N * D
-/// state values, in float32 for 16-bit weights.
+/// Computes the logits of the blocks in evaluation mode, up to rounding. Holds levels * nh * N * D
+/// state values, in float32 if the weights have 16 bits.
 class BdhRecurrent final : public Generator {
  public:
   /// weights: parameters indexed by parameter_ids(sizes); shared, not copied, and must not change

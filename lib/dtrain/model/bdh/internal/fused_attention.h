@@ -7,12 +7,12 @@
 
 namespace dtrain::model::bdh {
 
-/// x (B, T, D) -> S x, where S = strictly_lower(q qᵀ). Without softmax, a sequence can be split into
-/// spans: a position attends to its own span through scores, and to all earlier spans through a
-/// state (N, D), the sum of q(s) x(s)ᵀ. With one span there is no state and the cost is quadratic
-/// in T; with several it is linear.
+/// x (B, T, D) -> S x, where S = strictly_lower(q qᵀ). Without softmax, a sequence can be split
+/// into spans: a position attends to its own span through scores, and to all earlier spans through
+/// a state (N, D), the sum of q(s) x(s)ᵀ over their positions s. With one span there is no state
+/// and the cost is quadratic in T; with several spans it is linear.
 ///
-/// rotations: rope_rotations (T, N/2, 2) of W. Threads: as FusedWork.
+/// rotations: rope_rotations (T, N/2, 2) of element type W. Threads: as FusedWork.
 template <typename S>
 class FusedAttention {
  public:
@@ -22,12 +22,14 @@ class FusedAttention {
   FusedAttention(FusedWork<S>& work, const at::Tensor& rotations)
       : work_(work), rotations_(rotations) {}
 
-  /// Writes xs (nh, B, T, N) and scores (nh, B, T, span); returns S x, (nh, B, T, D) of W.
+  /// Writes xs (nh, B, T, N) and scores (nh, B, T, span); returns S x (nh, B, T, D) in type W.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& encoder,
                                    const at::Tensor& xs, const at::Tensor& scores);
 
-  /// d_attended (nh, B, T, D) of S; d_xs: the gradient of xs from other uses. Adds the encoder's
-  /// gradient, overwrites scores, and returns the gradient of x, (B, T, D) of W.
+  /// Adds the encoder's gradient to `gradient`, overwrites scores, and returns the gradient of x.
+  /// d_xs: gradient of the other uses of xs.
+  ///
+  /// Shapes: d_attended (nh, B, T, D) in type S; returns (B, T, D) in type W.
   [[nodiscard]] at::Tensor backward(const at::Tensor& d_attended, const at::Tensor& x,
                                     const at::Tensor& encoder, const at::Tensor& xs,
                                     const at::Tensor& d_xs, const at::Tensor& scores,

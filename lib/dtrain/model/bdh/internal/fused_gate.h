@@ -17,7 +17,8 @@ struct FusedDropout {
   std::int64_t first_neuron = 0;
 };
 
-/// y_kv (nh, B, T, D) and xs (nh, B, T, N) -> the decoder's output, summed over this rank's neurons.
+/// y_kv (nh, B, T, D) and xs (nh, B, T, N) -> the decoder's output, summed over this rank's
+/// neurons.
 /// Weights: (nh*N, D).
 ///
 /// Threads: as FusedWork.
@@ -29,7 +30,7 @@ class FusedGate {
   /// work: must outlive this.
   FusedGate(FusedWork<S>& work, const FusedDropout& dropout);
 
-  /// Writes ys (nh, B, T, N) unless it is undefined; returns (B, T, D) of W.
+  /// Writes ys (nh, B, T, N) unless it is undefined; returns (B, T, D) in type W.
   [[nodiscard]] at::Tensor forward(const at::Tensor& y_kv, const at::Tensor& xs,
                                    const at::Tensor& encoder_v, const at::Tensor& decoder,
                                    const at::Tensor& ys);
@@ -38,8 +39,10 @@ class FusedGate {
     const GradientSum& encoder_v;
     const GradientSum& decoder;
   };
-  /// d_decoded (B, T, D) of S. Adds the gradients of both weights, overwrites ys with the gradient of
-  /// xs through the gate, and returns the gradient of y_kv, (nh, B, T, D) of W.
+  /// Adds the gradients of both weights to `gradients`, overwrites ys with the gradient of xs
+  /// through the gate, and returns the gradient of y_kv.
+  ///
+  /// Shapes: d_decoded (B, T, D) in type S; returns (nh, B, T, D) in type W.
   [[nodiscard]] at::Tensor backward(const at::Tensor& d_decoded, const at::Tensor& y_kv,
                                     const at::Tensor& xs, const at::Tensor& encoder_v,
                                     const at::Tensor& decoder, const at::Tensor& ys,

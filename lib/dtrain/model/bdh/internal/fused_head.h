@@ -9,12 +9,12 @@
 
 namespace dtrain::model::bdh {
 
-/// Computes the same as BdhHead, but never rounds logits to 16 bits. With a large vocabulary it
-/// materializes the logits of some rows at a time and recomputes them in the backward pass. Results
-/// do not depend on the number of threads.
+/// Computes the same losses as BdhHead, but never rounds logits to 16 bits. With a large vocabulary
+/// it materializes the logits of a few rows at a time and recomputes them in the backward pass.
+/// Results do not depend on the number of threads.
 class FusedHead final : public Block, private NativeBackward {
  public:
-  /// threads: of the rank; used only to predict memory.
+  /// threads: the rank's number of threads; used only to predict memory.
   FusedHead(const BdhSlice& slice, param::ParameterId lm_head, std::int64_t threads)
       : slice_(slice), ids_{lm_head}, threads_(threads) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;

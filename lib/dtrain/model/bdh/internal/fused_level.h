@@ -1,5 +1,5 @@
-// The BDH level on the CPU with a fused backward pass: materializes no neuron-sized tensors but xs
-// and ys, and computes only the causal half of the scores.
+// The BDH level on the CPU with a fused backward pass. The only neuron-sized tensors that it
+// materializes are xs and ys; it computes only the causal half of the scores.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@
 
 namespace dtrain::model::bdh {
 
-/// Computes and reports the same values as BdhLevel, in float32, float64 or bfloat16. Results do not
-/// depend on the number of threads.
+/// Computes and reports the same values as BdhLevel, in float32, float64 or bfloat16. Results do
+/// not depend on the number of threads.
 class FusedLevel final : public Block, private NativeBackward {
  public:
   struct Options {
     std::int64_t span = 0;          ///< positions per span (FusedAttention); 0: the whole sequence
     bool recomputes_gates = false;  ///< recompute xs and ys in the backward pass
-    std::int64_t threads = 1;       ///< of the rank; used only to predict memory
+    std::int64_t threads = 1;       ///< threads of the rank; used only to predict memory
   };
 
   FusedLevel(const BdhSlice& slice, std::int64_t level, LevelParameters ids,

@@ -1,5 +1,5 @@
-// How a fused level tiles its work. The tiling depends on sizes alone, never on the number of
-// threads, so results are bit-identical for any number of them.
+// The tiling of a fused level's work. It depends only on sizes, not on the number of threads, so
+// results are bit-identical for any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace dtrain::model::bdh {
 
-/// Sizes of one microbatch on one rank. The neurons of a head are divided into groups; a head group,
-/// one group of one head, is computed by one thread at a time, in chunks that fit its cache.
+/// Sizes of one microbatch on one rank. The neurons of each head are divided into head groups. One
+/// thread at a time computes a head group, in chunks that fit its cache.
 struct FusedShape {
   std::int64_t batch = 0;    ///< B
   std::int64_t length = 0;   ///< T

@@ -23,7 +23,7 @@
 
 namespace dtrain::model::bdh {
 
-/// The accumulation dtype of S.
+/// The accumulation dtype for elements of type S.
 template <typename S>
 inline constexpr at::ScalarType kWideType =
     c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
@@ -80,7 +80,8 @@ class GradientSum {
     sum_ = is_direct_ ? place_.view
                       : at::empty(place_.view.sizes(), place_.view.options().dtype(wide));
   }
-  /// The accumulator: the weight's shape, of `wide`, contiguous; undefined if no gradient is needed.
+  /// The accumulator: the weight's shape, of `wide`, contiguous; undefined if no gradient is
+  /// needed.
   [[nodiscard]] const at::Tensor& sum() const { return sum_; }
   /// True if sum() has no value yet.
   [[nodiscard]] bool is_first() const { return !is_direct_ || place_.is_first; }
@@ -95,17 +96,18 @@ class GradientSum {
   bool is_direct_ = false;
 };
 
-/// Makes samples add to each gradient in order, so that sums are bit-identical for any number of
-/// threads.
+/// Orders the additions of samples to each gradient, so that sums are bit-identical for any number
+/// of threads.
 ///
-/// Threads: any; one per sample of a gradient.
+/// Threads: any; one thread per sample of a gradient.
 class SampleOrder {
  public:
   explicit SampleOrder(std::int64_t num_gradients)
       : added_(static_cast<std::size_t>(num_gradients)) {}
 
-  /// Waits until all earlier samples have added to the gradient. REQUIRES: other threads are already
-  /// computing them. Returns at once if a sample has failed, as the sum is then discarded.
+  /// Waits until all earlier samples have added to the gradient. REQUIRES: other threads have
+  /// started those samples. Returns at once if a sample has failed, because the sum is then
+  /// discarded.
   void wait(std::int64_t gradient, std::int64_t sample) const {
     constexpr auto kSpin = std::chrono::microseconds(1);
     const std::atomic<std::int64_t>& added = added_[static_cast<std::size_t>(gradient)];
@@ -126,12 +128,12 @@ class SampleOrder {
   std::atomic<bool> has_failed_ = false;
 };
 
-/// The computation of a level for one microbatch, on element type S (float, double or bfloat16) with
-/// accumulation type W. Tensors are contiguous; neuron tensors are stored as tiles (T, chunk), one
-/// per head, sample and chunk.
+/// The computation of a level for one microbatch, on element type S (float, double or bfloat16)
+/// with accumulation type W. Tensors are contiguous; neuron tensors are stored as tiles (T, chunk),
+/// one per head, sample and chunk.
 ///
-/// Threads: one caller; members run on the threads of the rank. Results do not depend on their
-/// number.
+/// Threads: one caller; members use all threads of the rank. Results do not depend on the number of
+///          threads.
 template <typename S>
 class FusedWork {
  public:
@@ -139,8 +141,9 @@ class FusedWork {
   using Rows = std::remove_cvref_t<decltype(level_rows<S>())>;
   using Input = kernels::Matrix<const S>;
 
-  /// Scratch memory of one thread: a tile of sums, of a span or of all positions; two tiles of a
-  /// span; a score matrix or a state, and the state rounded to S for products.
+  /// Scratch memory of one thread: `sums`, a tile of one span or of all positions; `first` and
+  /// `second`, tiles of one span; `square`, a score matrix or a state; `rounded`, the state rounded
+  /// to S for products.
   struct Worker {
     kernels::Gemm<S> product;
     kernels::Scratch<W> sums;
@@ -195,8 +198,9 @@ class FusedWork {
     return {weight.const_data_ptr<S>() + first * shape_.width, range.count, shape_.width};
   }
 
-  /// Adds one span's gradient of the neurons' weight rows, neuronsᵀ values; writes instead if it is
-  /// the first of the backward pass (`adds` false) and the target has no value yet.
+  /// Adds one span's gradient of the neurons' weight rows, neuronsᵀ values, to `gradient`.
+  /// Overwrites it if this is the first addition of the backward pass (`adds` is false) and the
+  /// target has no value yet.
   void add_gradient(Worker& worker, const kernels::Matrix<S>& neurons, const Input& values,
                     const GradientSum& gradient, std::int64_t head, const NeuronRange& range,
                     bool adds) const;
@@ -214,9 +218,10 @@ class FusedWork {
         });
   }
 
-  /// The same for tiles that add to weight gradients: of_tile(Worker&, Tile, wait) calls wait()
-  /// before it adds, which returns when all earlier samples have added theirs. A task is a head group
-  /// with all its samples if the threads divide the head groups evenly, otherwise one sample of it.
+  /// As for_each_tile, for tiles that add to weight gradients. of_tile(Worker&, Tile, wait) must
+  /// call wait() before it adds; wait() returns when all earlier samples have been added. A task is
+  /// one head group with all samples if the head groups divide evenly among threads, otherwise one
+  /// sample of a head group.
   template <typename OfTile>
   void for_each_adding_tile(const OfTile& of_tile) {
     const std::int64_t head_groups = shape_.head_groups();
@@ -249,11 +254,11 @@ class FusedWork {
   /// out = relu(values weightᵀ) for one span of a tile.
   void encode(Worker& worker, const Input& values, const Input& weight,
               const kernels::Matrix<S>& out) const;
-  /// The same for all neurons: values (B, T, D), or (nh, B, T, D) if heads have separate inputs; out
-  /// (nh, B, T, N).
+  /// As above for all neurons: values (B, T, D), or (nh, B, T, D) if heads have separate inputs;
+  /// out (nh, B, T, N).
   void encode(const at::Tensor& values, const at::Tensor& weight, const at::Tensor& out);
 
-  /// Sums (parts, ...) over parts, in order and in place of the first.
+  /// Sums (parts, ...) over parts, in order; overwrites the first part with the sum.
   [[nodiscard]] at::Tensor sum_parts(const at::Tensor& parts) const;
   /// Sums (nh * groups, ...) over each head's groups: returns (nh, ...).
   [[nodiscard]] at::Tensor sum_groups(const at::Tensor& parts) const;
@@ -261,7 +266,7 @@ class FusedWork {
   /// Layer norm of rows (..., D): overwrites `values`, writes `normalized`, and returns the
   /// reciprocal standard deviation of each row.
   [[nodiscard]] at::Tensor normalize(const at::Tensor& values, const at::Tensor& normalized) const;
-  /// Replaces the gradient of the normalized rows, of W, by the gradient of the input rows.
+  /// Replaces the gradient of the normalized rows, in type W, by the gradient of the input rows.
   void normalize_backward(at::Tensor& gradient, const at::Tensor& normalized,
                           const at::Tensor& rstd) const;
 

@@ -5,7 +5,7 @@
 
 namespace dtrain::model::bdh {
 
-/// bfloat16 for code that must not include LibTorch's headers; same layout as c10::BFloat16.
+/// A bfloat16 for code that must not include LibTorch's headers; laid out like c10::BFloat16.
 struct Bfloat16Bits {
   unsigned short bits;
 };
@@ -18,8 +18,8 @@ struct RowMask {
   double scale = 1;
 };
 
-/// log sum exp(logits) = top + log_sum, where top is the largest logit. Stored separately, because
-/// their sum would round away the probabilities of near-certain tokens.
+/// log sum exp(logits) = top + log_sum, where top is the largest logit. The terms are stored
+/// separately, because their sum would lose the precision that near-certain tokens need.
 template <typename W>
 struct LogSum {
   W top;
