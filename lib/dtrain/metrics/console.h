@@ -19,25 +19,25 @@ struct LinePart {
   std::string brief = {};
 };
 
-/// Joins the parts with " | ", or with spaces if only that fits in `room` characters. Drops whole
-/// parts that still do not fit, since half a number misleads; those of equal order from the back. Cuts
-/// a last part that is too long.
+/// Joins the parts with " | ", or with spaces if " | " does not fit in `room` characters. If spaces
+/// do not fit either, drops whole parts, because a truncated number would mislead; of parts with
+/// equal drop_order the last one first. Truncates a single remaining part that is too long.
 [[nodiscard]] std::string fit_parts(std::vector<LinePart> parts, std::size_t room);
 
 /// Wraps lines longer than `room` characters between words; continuation lines are indented to the
 /// line's second column, or by two if it has none.
 [[nodiscard]] std::string wrap_words(std::string_view text, std::size_t room);
 
-/// Writes lines about the run to standard error and its progress to standard output, so that
-/// `dtrain ... | tee log` keeps it; on a terminal everything goes to standard error. Lines that
-/// cannot be written are dropped; a full standard output triggers one warning.
+/// Writes lines about the run to standard error and progress lines to standard output, so that
+/// `dtrain ... | tee log` records the progress; on a terminal everything goes to standard error.
+/// Lines that cannot be written are dropped, with one warning if standard output fails.
 ///
 /// Threads: one.
 class Console {
  public:
   struct Options {
-    bool live = false;                ///< standard error is a terminal, or dtrun shows it on one
-    bool progress_to_output = false;  ///< standard output is no terminal, and not live
+    bool live = false;                ///< standard error is a terminal, or dtrun forwards it to one
+    bool progress_to_output = false;  ///< not live, and standard output is no terminal
     /// Returns the terminal's width; if empty or 0, standard error is queried.
     std::function<std::int64_t()> columns{};
   };
@@ -48,13 +48,13 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   [[nodiscard]] bool is_live() const { return options_.live; }
-  /// Returns the terminal's current width; unlimited on anything else.
+  /// Returns the terminal's current width in characters; unlimited if the output is no terminal.
   [[nodiscard]] std::size_t room() const;
-  /// Prints one or more whole lines about the run, '\n' between them.
+  /// Prints one or more whole lines about the run, with '\n' between them.
   void print(std::string_view text);
-  /// The same for progress lines.
+  /// As print(), for progress lines.
   void print_progress(std::string_view text);
-  /// Redraws the live line; no-op on anything but a terminal.
+  /// Redraws the live status line; no-op if the output is no terminal.
   void show_progress(std::string_view text);
 
  private:

@@ -26,8 +26,8 @@ struct EventTime {
 /// The first record of a file.
 [[nodiscard]] std::string version_record(double wall_seconds);
 
-/// Starts a launch whose first step is `at.step`: readers discard this step and later ones of
-/// earlier files.
+/// The record that begins a launch whose first step is `at.step`: it makes readers discard this
+/// step and later steps of earlier files.
 [[nodiscard]] std::string start_record(const EventTime& at);
 
 [[nodiscard]] std::string scalars_record(const EventTime& at, std::span<const Scalar> scalars);
@@ -39,15 +39,15 @@ struct EventTime {
 /// CRC-32C (Castagnoli).
 [[nodiscard]] std::uint32_t crc32c(std::string_view bytes);
 
-/// The event file of one launch, in a folder with those of earlier launches. A launch never changes
-/// an older file, which TensorBoard may be reading: the new file begins with a record that makes
-/// readers discard its steps from older ones.
+/// The event file of one launch, in a folder with the files of earlier launches. TensorBoard may be
+/// reading older files, so a launch never changes them: the new file begins with a record that
+/// makes readers discard the older files' entries for its steps.
 ///
 /// Throws:  Error{data} naming the folder if it cannot be created; as AppendedFile.
 /// Threads: one caller.
 class EventFile {
  public:
-  /// The first event creates the folder and the file. first_step: of this launch.
+  /// The first event creates the folder and the file. first_step: first step of this launch.
   EventFile(std::string folder, std::int64_t first_step);
 
   void scalars(std::int64_t step, std::span<const Scalar> scalars);

@@ -1,4 +1,5 @@
-// The events of a run, as ranks report them; docs/formats/metrics.md has the lines they become.
+// The events of a run that ranks report; docs/formats/metrics.md documents them as lines of
+// metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace dtrain::metrics {
 /// The run begins.
 struct StartEvent {
   std::string table;              ///< the start table, for people
-  nlohmann::ordered_json fields;  ///< of the "start" line
+  nlohmann::ordered_json fields;  ///< fields of the "start" line
 };
 
 /// The loss scale of a float16 run.
@@ -28,7 +29,7 @@ struct CompressionStats {
   double seconds = 0;            ///< time in compression, without waiting for other ranks
 };
 
-/// A finished step; metrics.jsonl holds one line of exactly these fields.
+/// A finished step; its line in metrics.jsonl has exactly these fields.
 struct StepEvent {
   std::int64_t step = 0;  ///< steps done, including this one and those with a skipped update
   double loss = 0;        ///< nats per token, mean over the global batch, before the update
@@ -38,9 +39,9 @@ struct StepEvent {
   std::int64_t samples = 0;      ///< consumed so far by all ranks
   double tokens_per_second = 0;  ///< all ranks, this step
   double step_seconds = 0;
-  double wait_seconds = 0;  ///< part of step_seconds that rank 0 was blocked in communication
-  /// Model FLOPs per second over the highest rate measured so far, 0..1; empty before the first
-  /// measurement and after a step that exceeded the rate.
+  double wait_seconds = 0;  ///< time within step_seconds that rank 0 was blocked in communication
+  /// Model FLOPs utilization, 0..1: model FLOP/s over the highest FLOP/s measured so far. Empty
+  /// before the first measurement, and after a step above that rate until a higher one is measured.
   std::optional<double> mfu = {};
   std::int64_t memory_bytes = 0;                     ///< peak tensor memory of rank 0 so far
   std::int64_t comm_bytes = 0;                       ///< sent by rank 0 in this step
@@ -48,7 +49,7 @@ struct StepEvent {
   std::optional<CompressionStats> compression = {};  ///< empty without compression
 };
 
-/// An evaluation begins; a terminal shows it.
+/// An evaluation begins; shown on a terminal only.
 struct EvaluationBegin {
   std::int64_t step = 0;
 };
@@ -57,7 +58,7 @@ struct EvaluationBegin {
 struct EvaluationEvent {
   std::int64_t step = 0;
   double val_loss = 0;
-  std::int64_t tokens = 0;  ///< targets that the loss is the mean of
+  std::int64_t tokens = 0;  ///< number of targets averaged in the loss
   std::optional<double> bits_per_byte = {};
   std::optional<double> perplexity_per_word = {};
   std::string data = {};  ///< identifies the evaluated sequences; empty: unknown
@@ -69,8 +70,8 @@ struct SampleEvent {
   std::string text;  ///< with its prompt; valid UTF-8, as from readable_text()
 };
 
-/// One rank's tensor memory in the first steps, in bytes. A warning if prediction and peak differ
-/// by more than a tenth.
+/// One rank's tensor memory in the first steps, in bytes. Triggers a warning if prediction and peak
+/// differ by more than 10%.
 struct MemoryEvent {
   std::int64_t step = 0;
   std::int64_t predicted = 0;
@@ -81,16 +82,16 @@ struct MemoryEvent {
 struct CheckpointEvent {
   std::int64_t step = 0;
   std::string path = {};
-  std::int64_t bytes = 0;    ///< of all ranks
-  double stall_seconds = 0;  ///< training waited for the save
-  double seconds = 0;        ///< from its start to its commit
+  std::int64_t bytes = 0;    ///< size of all ranks' files
+  double stall_seconds = 0;  ///< time that training waited for the save
+  double seconds = 0;        ///< from the start of the save to its commit
 };
 
 /// The run resumes from a checkpoint.
 struct ResumeEvent {
   std::int64_t step = 0;
   std::string path;
-  double seconds = 0;  ///< to find, verify and load it
+  double seconds = 0;  ///< time to find, verify and load the checkpoint
 };
 
 /// A restarted job has finished its first step.
@@ -105,7 +106,7 @@ struct WarningEvent {
   std::string message;
 };
 
-/// A line for people alone, above the live line; --quiet does not suppress it.
+/// A console-only line, printed above the live status line; --quiet does not suppress it.
 struct NoteEvent {
   std::string message;
 };
@@ -128,7 +129,7 @@ struct FailureEvent {
 struct BestCheckpoint {
   std::int64_t step = 0;
   double val_loss = 0;
-  std::string path = {};  ///< of the checkpoint; empty if it was not kept
+  std::string path = {};  ///< path of its checkpoint; empty if that was not kept
 };
 
 /// A measured figure and its prediction.
@@ -150,14 +151,14 @@ struct MeanLoss {
 struct TimeBreakdown {
   double steps = 0;
   double evaluation = 0;
-  double saving = 0;  ///< training waited for it
+  double saving = 0;  ///< time that training waited for saves
   double total = 0;   ///< including samples, profiles and everything else
 };
 
 /// The run ended: its results.
 struct RunSummary {
-  std::int64_t steps = 0;       ///< of the run
-  std::int64_t steps_here = 0;  ///< of this launch
+  std::int64_t steps = 0;       ///< finished steps of the run
+  std::int64_t steps_here = 0;  ///< finished steps of this launch
   std::string reason = {};      ///< the flag that ended the run early; empty: all steps are done
   std::optional<BestCheckpoint> best = {};
   std::optional<MeanLoss> train_loss{};  ///< of the last steps; empty without a finite loss

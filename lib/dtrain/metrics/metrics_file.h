@@ -17,10 +17,10 @@ namespace dtrain::metrics {
 /// A file that is only appended to. The first write opens it, so that a run that fails to start
 /// leaves an older file unchanged.
 ///
-/// A full disk does not end the run: a checkpoint may have filled it, and be pruned soon. The backlog
-/// stays in memory until there is room; one warning reports it, and the destructor warns of bytes that
-/// are lost. Writes that fail transiently are retried after the file was truncated to its known size,
-/// so no bytes are duplicated.
+/// A full disk does not end the run, because pruning a checkpoint may free space soon. The backlog
+/// stays in memory until there is space. One warning reports the backlog; the destructor warns of
+/// lost bytes. A write that fails transiently is retried after the file was truncated to its known
+/// size, so no bytes are duplicated.
 ///
 /// Throws:  Error{data} naming the file if it cannot be opened or written, or is a link or a FIFO;
 ///          StorageError if the storage does not respond or has no room for the file, or if the
@@ -34,21 +34,21 @@ class AppendedFile {
     empty,    ///< an existing file is truncated
     appended  ///< bytes are appended to an existing file
   };
-  /// parts: the unit of the content in messages: "lines".
+  /// parts: what the file consists of, for messages: "lines".
   AppendedFile(std::string path, Start start, std::string_view parts);
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
   ~AppendedFile();
 
-  /// Appends the bytes; they have left the process on return, if the disk has room.
+  /// Appends the bytes. On return they are written to the file if the disk has space.
   void write(std::string_view bytes);
-  /// Appends a line of JSON. Numbers keep every bit; those that are not finite must be texts, as from
-  /// json_number().
+  /// Appends a line of JSON. Numbers keep every bit; non-finite numbers must be converted to texts
+  /// by json_number().
   void write_line(const nlohmann::ordered_json& line) { write(line.dump() + "\n"); }
 
-  /// Ends the file: waits a while for room for the backlog.
+  /// Ends the file; waits a while for disk space if there is a backlog.
   ///
-  /// Throws: as write, also if there is still no room and the backlog is lost.
+  /// Throws: as write; also if there is still no space, so that the backlog is lost.
   void finish();
 
  private:
@@ -58,21 +58,21 @@ class AppendedFile {
   std::string path_;
   Start start_;
   std::string_view parts_;
-  base::Descriptor file_;    // from the first write on
+  base::Descriptor file_;    // opened by the first write
   std::string backlog_;      // bytes that are not written yet
   ino_t inode_ = 0;          // of the file
   off_t size_ = 0;           // written bytes
   bool has_warned_ = false;  // of the backlog
 };
 
-/// Removes everything from the first line of a step after `step`, since a run that resumes from
-/// `step` writes it again; also lines that cannot be parsed, which a warning counts, and a truncated
-/// last line. No-op if the file does not exist.
+/// Truncates the file at the first line of a step after `step`, because a run that resumes from
+/// `step` writes these lines again. Also removes lines that cannot be parsed, with a warning, and a
+/// truncated last line. No-op if the file does not exist.
 ///
 /// Throws: Error{data} naming the file if it cannot be read or written.
 void cut_back(const std::string& path, std::int64_t step);
 
-/// True if the file has an "eval" line of this step; false if it cannot be read permanently.
+/// True if the file has an "eval" line of this step; false if the file is permanently unreadable.
 [[nodiscard]] bool has_evaluation(const std::string& path, std::int64_t step);
 
 /// Returns the path of the latest checkpoint that was committed or resumed from according to the

@@ -10,10 +10,10 @@
 
 namespace dtrain::metrics {
 
-/// Returns the highest FLOP/s of a few square matrix products in the options' dtype on their device,
-/// on a CPU with this process's current threads; the size grows until a product is long enough to
-/// time. Empty if the device has no room. Takes about 50 ms, frees its memory, and restarts the
-/// memory peak.
+/// Returns the highest FLOP/s of a few square matrix products in the options' dtype on their
+/// device; on a CPU they use this process's current number of threads. The matrix size grows until
+/// a product takes long enough to be timed. Empty if the device lacks memory. Takes about 50 ms,
+/// frees its memory, and restarts the memory peak.
 [[nodiscard]] std::optional<double> measure_peak_flops(const at::TensorOptions& options);
 
 /// Returns the FLOP/s of all ranks, assuming that each is as fast as this one. All ranks measure at
@@ -23,15 +23,15 @@ namespace dtrain::metrics {
 [[nodiscard]] std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype);
 
 /// Peak FLOP/s for MFU: the highest rate of matrix products measured so far. Other load on the
-/// machine only lowers a measurement, so it is repeated during the run. After a step that exceeds the
-/// peak, MFU is unknown until a higher peak is measured.
+/// machine can only lower a measurement, so measurements are repeated during the run. After a step
+/// that exceeds the peak, MFU is unknown until a higher peak is measured.
 ///
 /// Threads: one.
 class PeakFlops {
  public:
   struct Options {
-    std::optional<double> measured =
-        {};                          ///< peak_flops_of() at the start; if empty, MFU is unknown
+    /// peak_flops_of() at the start; if empty, MFU is unknown.
+    std::optional<double> measured = {};
     at::TensorOptions tensors = {};  ///< dtype and device of the products
     std::int64_t num_ranks = 1;
   };
@@ -40,9 +40,11 @@ class PeakFlops {
 
   /// True after 10, 20, 40, 80 ... steps, on a CPU.
   [[nodiscard]] bool is_due(std::int64_t steps_done) const;
-  /// Takes 5 ms. All ranks must measure after the same step, as in peak_flops_of().
+  /// Measures again, in about 5 ms. As in peak_flops_of(), all ranks must measure at the same time:
+  /// after the same step.
   void measure_again();
-  /// Returns `flops_per_second` of all ranks over the peak, 0..1; empty if unknown.
+  /// Returns `flops_per_second`, the rate of all ranks together, over the peak, 0..1; empty if
+  /// unknown.
   [[nodiscard]] std::optional<double> utilization(double flops_per_second);
 
  private:

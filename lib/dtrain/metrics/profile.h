@@ -35,13 +35,14 @@ struct RankTrace {
 /// Returns the start of this rank's first span or call, on rank 0's clock.
 [[nodiscard]] base::Clock::time_point start_of(const RankTrace& rank);
 
-/// Returns this rank's part of the file: JSON objects with commas between them. Each rank is a
-/// process there. Its spans are the first thread, those of background threads the second, its
-/// device's the third; each group's collectives, sends to a peer and receives from a peer are threads,
-/// too.
+/// Returns this rank's part of the trace file: JSON objects with commas between them. In the trace
+/// each rank is a process with these threads: its training spans, its background spans, its
+/// device's spans, and, for each group, the collectives, the sends to each peer and the receives
+/// from each peer.
 [[nodiscard]] std::string trace_events(const RankTrace& rank);
 
-/// Returns the spans at the times at which the device reached their marks. times: of each mark.
+/// Returns the spans with the times at which the device executed them. times: when the device
+/// reached each mark of the trace.
 [[nodiscard]] std::vector<base::TraceSpan> device_spans(
     const base::Trace& trace, const std::vector<base::Clock::time_point>& times);
 
@@ -56,7 +57,7 @@ void write_trace(const std::string& path, const std::vector<std::string>& parts)
 /// Units: seconds.
 struct PartTimes {
   std::int64_t steps = 0;
-  double step_seconds = 0;  ///< of all steps
+  double step_seconds = 0;  ///< time in all steps
   std::array<double, base::kNumTraceParts> seconds = {};
 
   /// The time in steps outside the listed activities.
@@ -67,15 +68,15 @@ struct PartTimes {
   }
 };
 
-/// spans: all of one trace.
+/// Sums the times. spans: all spans of one trace.
 [[nodiscard]] PartTimes part_times(const std::vector<base::TraceSpan>& spans);
 
 /// Serializes the times for another rank.
 [[nodiscard]] std::string to_text(const PartTimes& times);
 [[nodiscard]] PartTimes times_from(const std::string& text);
 
-/// Formats the table for people: the mean over ranks, and the fastest and slowest rank if they fit in
-/// lines of `room` characters. clock: names the clock of the times; empty for the host's.
+/// Formats the table for people: the mean over ranks, and the fastest and slowest rank if they fit
+/// in lines of `room` characters. clock: names the clock of the times; empty for the host's.
 [[nodiscard]] std::string time_table(const std::vector<PartTimes>& ranks,
                                      std::string_view clock = {},
                                      std::size_t room = std::string::npos);

@@ -23,9 +23,9 @@ class Reporter {
   struct Options {
     bool writes = true;  ///< if false, every event is dropped
     std::string metrics_path;
-    bool appends = false;           ///< to an existing metrics.jsonl
+    bool appends = false;           ///< append to an existing metrics.jsonl
     std::string event_folder = {};  ///< for TensorBoard; empty: no TensorBoard
-    std::int64_t first_step = 1;    ///< of this launch
+    std::int64_t first_step = 1;    ///< first step of this launch
     Console::Options console;
     bool is_quiet = false;        ///< the console shows only warnings, notes and the summary
     std::int64_t log_every = 10;  ///< steps between plain progress lines; 0: no progress
@@ -41,13 +41,15 @@ class Reporter {
   [[nodiscard]] bool writes() const { return !sinks_.empty(); }
   /// Throws: Error{data} if metrics.jsonl or an event file cannot be written.
   void report(const Event& event);
-  /// Reports that the run failed. Does not throw: the disk may be what failed.
+  /// Reports that the run failed. Does not throw, because the failure may be one of the disk.
   void report_failure(const FailureEvent& failure) noexcept;
   void warn(std::int64_t step, const std::string& message);
   void note(const std::string& message);
 
-  /// The terminal's width in characters; unlimited on anything else.
+  /// The terminal's width in characters; unlimited if the output is no terminal.
   [[nodiscard]] std::size_t room() const;
+  /// Ends all files.
+  ///
   /// Throws: Error{data} if the last parts of a file could not be written.
   void finish();
 

@@ -9,7 +9,7 @@
 
 namespace dtrain::report {
 
-/// First characters of a page: a file that starts with them may be overwritten.
+/// The first characters of a page. A file that begins with them may be overwritten.
 inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
 
 /// The page's style and script: page.css and page.js, embedded by the build.
@@ -18,7 +18,7 @@ extern const std::string_view kPageProgram;
 
 /// Returns the page's data (docs/guide/views.md).
 ///
-/// version, written: dtrain's version and the time of writing, for the footer.
+/// version, written: dtrain's version, and when the page was written; for the footer.
 [[nodiscard]] Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
                              const std::string& written);
 

@@ -14,7 +14,7 @@ namespace dtrain::report {
 
 using Json = nlohmann::ordered_json;
 
-/// A figure at the steps at which it is known, in order. Values keep every bit and may not be finite.
+/// The known values of a figure, in order of steps. Values keep every bit and need not be finite.
 struct Curve {
   std::vector<std::int64_t> steps = {};
   std::vector<double> values = {};
@@ -33,8 +33,8 @@ struct RunRecord {
   std::vector<Json> events = {};  ///< lines with an "event", in order
   /// The resolved settings of config.json by key, as texts; empty without the file.
   Json settings = Json::object();
-  bool wants_requeue = false;        ///< it was stopped early and saved
-  std::optional<bool> is_held = {};  ///< a job holds the folder's lock; empty if unknown
+  bool wants_requeue = false;        ///< the run was stopped early and saved
+  std::optional<bool> is_held = {};  ///< whether a job holds the folder's lock; empty if unknown
   std::int64_t num_unreadable = 0;   ///< lines that were skipped
 
   /// The last recorded step; 0 if there is none.
@@ -52,25 +52,26 @@ struct RunRecord {
 ///         read or is empty.
 [[nodiscard]] RunRecord read_run(const std::string& folder);
 
-/// Returns the run folders below `folder`, at most `depth` levels deep, sorted by path. A symbolic
-/// link to a run counts unless the run itself is found; other links are not followed. Does not
-/// search inside run folders. Skips unreadable folders with a warning.
+/// Returns the run folders below `folder`, at most `depth` levels deep, sorted by path. Includes a
+/// run that is reached only by a symbolic link; follows no other links. Does not search inside run
+/// folders. Skips unreadable folders with a warning.
 [[nodiscard]] std::vector<std::string> runs_below(const std::string& folder, int depth);
 
 /// Replaces names that several runs share with the paths of their folders.
 void make_names_unique(std::vector<RunRecord>& runs);
 
-/// A number as in metrics.jsonl: a text if it is not finite.
+/// Returns a number as in metrics.jsonl: a text if it is not finite.
 [[nodiscard]] Json json_number(double value);
 
 /// Returns a text unquoted, any other value as JSON.
 [[nodiscard]] std::string plain_text(const Json& value);
 
-/// First characters of a written table: a file that starts with them may be overwritten.
+/// The first characters of a CSV table. A file that begins with them may be overwritten.
 inline constexpr std::string_view kCsvMark = "run,step";
 
-/// Returns comma-separated values: a header, and a line for each step of each run with the run's name,
-/// the step, and the figures of all runs, empty if unknown. Numbers keep every bit.
+/// Returns comma-separated values: a header, and one line for each step of each run. A line has the
+/// run's name, the step, and a column for each figure of any run, empty if unknown. Numbers keep
+/// every bit.
 [[nodiscard]] std::string csv_of(const std::vector<RunRecord>& runs);
 
 }  // namespace dtrain::report

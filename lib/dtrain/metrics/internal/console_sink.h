@@ -1,4 +1,4 @@
-// Shows the events of a run to people: progress, warnings and the summary.
+// Prints the events of a run to the console: progress, warnings and the summary.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace dtrain::metrics {
 
-/// Prints lines and redraws the live line.
+/// Prints lines and redraws the live status line.
 class ConsoleSink final : public Sink {
  public:
   /// As in Reporter::Options.
@@ -25,7 +25,7 @@ class ConsoleSink final : public Sink {
   explicit ConsoleSink(const Options& options) : options_(options), console_(options.console) {}
 
   void write(const Event& event, std::span<const Figure> figures) override;
-  /// The terminal's width in characters; unlimited on anything else.
+  /// The terminal's width in characters; unlimited if the output is no terminal.
   [[nodiscard]] std::size_t room() const { return console_.room(); }
 
  private:
@@ -36,7 +36,7 @@ class ConsoleSink final : public Sink {
   void show(const MemoryEvent& event);
   void show(const CheckpointEvent& event);
   void show(const ResumeEvent& event);
-  // Lines that --quiet suppresses.
+  // These two print lines that --quiet suppresses.
   void print(std::string_view text);
   void print_progress(std::string_view text);
   [[nodiscard]] LinePart step_part(std::int64_t step) const;

@@ -18,11 +18,11 @@ struct Figure {
   double curve_value = 0;
 };
 
-/// Returns the figures of an event in the order of its line, "event" first; empty for events that
-/// only people read.
+/// Returns the figures of an event in the order of its line in metrics.jsonl, "event" first; empty
+/// for console-only events.
 [[nodiscard]] std::vector<Figure> figures_of(const Event& event);
 
-/// A NaN without its sign, which means nothing and depends on the processor.
+/// Clears the sign of a NaN, which depends on the CPU; returns other values unchanged.
 [[nodiscard]] double without_nan_sign(double value);
 
 }  // namespace dtrain::metrics

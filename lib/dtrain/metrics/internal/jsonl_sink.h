@@ -8,10 +8,10 @@
 
 namespace dtrain::metrics {
 
-/// One line per event that has figures.
+/// Writes one line per event that has figures.
 class JsonlSink final : public Sink {
  public:
-  /// appends: to an existing file; else its content is removed by the first event.
+  /// appends: if true, appends to an existing file; if false, the first event truncates it.
   JsonlSink(const std::string& path, bool appends);
 
   void write(const Event& event, std::span<const Figure> figures) override;

@@ -9,10 +9,10 @@
 
 namespace dtrain::metrics {
 
-/// Curves of steps and evaluations; texts of the start, samples and warnings.
+/// Writes steps and evaluations as curves; writes the start, samples and warnings as texts.
 class TensorboardSink final : public Sink {
  public:
-  /// first_step: of this launch.
+  /// first_step: first step of this launch.
   TensorboardSink(const std::string& folder, std::int64_t first_step)
       : file_(folder, first_step), first_step_(first_step) {}
 
