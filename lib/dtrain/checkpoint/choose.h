@@ -1,4 +1,4 @@
-// Chooses the checkpoint to resume from, verified by all ranks together.
+// Chooses the checkpoint to resume from; all ranks together verify it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace dtrain::checkpoint {
 struct VerifiedCheckpoint {
   std::string path;
   format::Manifest manifest;
-  std::vector<std::int64_t> steps = {};       ///< of all checkpoints in its folder, newest first
-  std::vector<std::int64_t> unreadable = {};  ///< newer ones that the storage failed to read
+  std::vector<std::int64_t> steps = {};  ///< steps of all checkpoints in its folder, newest first
+  std::vector<std::int64_t> unreadable = {};  ///< steps of newer ones that the storage cannot read
 };
 
 /// Receives a message to the user about a skipped checkpoint.
@@ -28,8 +28,8 @@ using Notice = std::function<void(std::string_view)>;
 /// Verifies one checkpoint; each rank reads its share of the files.
 ///
 /// Collective: every rank of `group`.
-/// Throws:     Error{checkpoint} on every rank, naming what is damaged or missing; StorageError if
-///             the storage cannot read it.
+/// Throws:     Error{checkpoint} on every rank, naming the damaged or missing file; StorageError if
+///             the storage cannot read a file.
 [[nodiscard]] VerifiedCheckpoint verify_checkpoint(comm::ProcessGroup& group,
                                                    const std::string& path);
 

@@ -16,21 +16,21 @@
 
 namespace dtrain::checkpoint {
 
-/// Writes a model file one parameter at a time, each in its exported shape, plus `buffers`,
-/// {"format": "pt"} and `metadata`. The file appears only with commit(), complete.
+/// Writes a model file: one parameter at a time, each in its exported shape, and `buffers`,
+/// {"format": "pt"} and `metadata`. The complete file appears with commit().
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written.
 /// Threads: one caller.
 class ModelFileWriter {
  public:
-  /// dtype: of the parameters. `specs` and `buffers` must outlive this object.
+  /// dtype: the parameters' dtype. `specs` and `buffers` must outlive this object.
   ModelFileWriter(const std::string& path, const param::ParameterSpecs& specs, at::ScalarType dtype,
                   std::span<const NamedTensor> buffers, const format::Metadata& metadata);
 
-  /// Writes the next parameter; call in the order of ids. values: in storage shape.
+  /// Writes the next parameter; call in order of ids. values: in storage shape.
   void write(param::ParameterId id, const at::Tensor& values);
-  /// Returns the peak bytes that write() allocates for values on the CPU: a copy of the largest
-  /// parameter whose exported dims are in another order than in storage.
+  /// Returns the peak bytes that write() allocates for values on the CPU: the size of the largest
+  /// parameter that must be copied because its exported dims have another order than in storage.
   [[nodiscard]] static std::int64_t write_bytes(const param::ParameterSpecs& specs,
                                                 at::ScalarType dtype);
   /// Call after the last parameter.
@@ -66,9 +66,9 @@ struct LoadedModel {
 };
 
 /// Reads a file's parameters into new memory of the options' dtype and device. Buffers may be
-/// missing from the file. One that is present, also in another module (`layers.0.freqs` for
-/// `attn.freqs`), must equal the one in `buffers` up to rounding, because the model uses its own.
-/// All shapes are checked before memory is allocated.
+/// missing from the file. The model uses its own buffers, so a buffer in the file, even under
+/// another module's name (`layers.0.freqs` for `attn.freqs`), must equal the model's up to
+/// rounding. All shapes are checked before memory is allocated.
 ///
 /// Throws: Error{checkpoint} naming the file, and the tensors that are missing, unknown, not
 ///         floating point or of another shape, or the buffer with other values; also if a checksum
@@ -78,7 +78,7 @@ struct LoadedModel {
                                           const Constants& constants,
                                           const at::TensorOptions& options);
 
-/// A whole model in memory as pieces, which share the arena's memory.
+/// Returns the pieces of a whole model in memory; they share the arena's memory.
 [[nodiscard]] State state_of(const param::ParameterSpecs& specs, const param::Arena& arena);
 
 /// Rejects non-finite values.
@@ -89,7 +89,7 @@ void check_finite(const State& pieces, std::string_view path);
 /// Reads from another source and rejects non-finite values.
 class FiniteSource final : public Source {
  public:
-  /// path: of the source, for messages. `source` must outlive this object.
+  /// path: the source's path, for messages. `source` must outlive this object.
   FiniteSource(Source& source, std::string path) : source_(source), path_(std::move(path)) {}
 
   [[nodiscard]] bool has(const std::string& name) const override { return source_.has(name); }

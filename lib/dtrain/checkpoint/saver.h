@@ -22,8 +22,8 @@ namespace dtrain::checkpoint {
 struct SaverOptions {
   std::string checkpoints;          ///< folder, created on first use
   format::Manifest manifest = {};   ///< fields common to all checkpoints of this run
-  store::Retention retention = {};  ///< of older checkpoints, applied after each commit
-  double bytes_per_second = 0;      ///< write limit per rank during training; 0: none
+  store::Retention retention = {};  ///< policy for older checkpoints, applied after each commit
+  double bytes_per_second = 0;      ///< write limit per rank during training; 0: no limit
 };
 
 /// The progress of a run at a save.
@@ -32,7 +32,7 @@ struct SavePoint {
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
   std::string history = "{}";   ///< Manifest::history
-  std::int64_t best_step = -1;  ///< of a checkpoint to keep at any age; negative: none
+  std::int64_t best_step = -1;  ///< step of the best checkpoint, never pruned; negative: none
 };
 
 /// The result of a save. step, path and error are equal on all ranks; the rest is valid on rank 0.
@@ -40,18 +40,18 @@ struct SaveReport {
   std::int64_t step = 0;
   std::string path = {};
   std::string error = {};    ///< empty if the save was committed
-  std::int64_t bytes = 0;    ///< in all ranks' files
-  double stall_seconds = 0;  ///< for which training was blocked
+  std::int64_t bytes = 0;    ///< total size of all ranks' files
+  double stall_seconds = 0;  ///< time that training was blocked
   double seconds = 0;        ///< from the start of the save to its commit
   std::string warning = {};  ///< a problem after the commit
 };
 
-/// Copies this rank's part of the state into a staging buffer, which is the only time that training
-/// is blocked, and writes it in a background thread. When all ranks have written, rank 0 gathers
-/// their file lists, writes the manifest and commits, again in a thread.
+/// Copies this rank's part of the state into a staging buffer and writes it in a background thread;
+/// only the copy blocks training. When all ranks have written, rank 0 gathers their file lists,
+/// writes the manifest and commits, again in a background thread.
 ///
-/// At most one save is in progress. It moves from phase to phase in collective calls, made when no
-/// rank's thread is busy.
+/// At most one save is in progress. Collective calls advance it from phase to phase, while no
+/// rank's background thread is busy.
 ///
 /// A save that fails on any rank is discarded on all: its files are removed, and training can
 /// continue. The destructor cancels a save that is still being written; it waits for a commit in
@@ -71,32 +71,32 @@ class Saver {
   /// Collective: every rank of `world`.
   void stage(const State& state);
 
-  /// Starts a save; none may be in progress. Without stage(), the state must not change before
-  /// finish() returns.
+  /// Starts a save; none may be in progress.
   ///
   /// Collective: every rank of `world`, with the same point.
-  /// Async:      returns before anything is written; with stage(), `state` may change then.
+  /// Async:      returns before anything is written. After stage(), `state` may change on return;
+  ///             without stage(), it must not change before finish() returns.
   void begin(const SavePoint& point, const State& state);
 
   /// Returns whether a save is in progress; equal on all ranks.
   [[nodiscard]] bool is_saving() const { return phase_ != Phase::idle; }
-  /// Returns whether this rank's thread is working. Once false, stays false until the next
-  /// advance().
+  /// Returns whether this rank's background thread is working. Once false, the result stays false
+  /// until the next advance().
   [[nodiscard]] bool is_busy() const;
-  /// Logs a warning once a minute while this rank's thread is working.
+  /// Logs a warning once a minute while this rank's background thread is working.
   void warn_if_slow();
 
-  /// Advances the save to its next phase; returns its report once it has ended.
+  /// Advances the save to its next phase; returns the report when the save has ended.
   ///
   /// Collective: every rank of `world`, when no rank is busy.
   [[nodiscard]] std::optional<SaveReport> advance();
 
-  /// Waits for the save for about `patience` at most; returns its report if it has ended.
+  /// Waits for the save, at most about `patience`; returns the report if the save has ended.
   ///
   /// Collective: every rank of `world`.
   [[nodiscard]] std::optional<SaveReport> finish_within(base::Seconds patience);
 
-  /// Waits for the save, lifting its write limit.
+  /// Waits for the save, with its write limit lifted.
   ///
   /// Collective: every rank of `world`.
   [[nodiscard]] SaveReport finish();
@@ -135,7 +135,7 @@ class Saver {
   std::int64_t best_step_ = -1;
   std::stop_source stop_;
   std::atomic<bool> unlimited_ = false;  // the write limit is lifted
-  // Last members, so that their threads end before what they use is destroyed.
+  // Last members: their threads end before the members that they use are destroyed.
   std::future<Written> written_;
   std::future<Committed> committed_;  // rank 0 only
 };

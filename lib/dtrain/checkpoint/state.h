@@ -39,18 +39,18 @@ using format::kWeightPrefix;
 /// All pieces of one rank.
 using State = std::vector<Piece>;
 
-/// Returns the part of `state` that this rank saves. A piece with replicas is divided among them by
-/// rows, so every element is written once. Shares memory.
+/// Returns the part of `state` that this rank saves, sharing memory. A piece with replicas is
+/// divided among them by rows, so every element is written once.
 [[nodiscard]] State owned_part(const State& state);
 
 /// Returns the name of the first piece with a non-finite value; empty if there is none. Reads every
-/// value once. Tensors are of a floating-point dtype.
+/// value once. All tensors must have a floating-point dtype.
 [[nodiscard]] std::string first_not_finite(const State& pieces);
 
 /// Returns the total bytes of the pieces.
 [[nodiscard]] std::int64_t bytes_in(const State& pieces);
 
-/// Interface to read pieces from.
+/// A source from which pieces can be read.
 class Source {
  public:
   virtual ~Source() = default;
@@ -66,7 +66,7 @@ class Source {
 /// Reads pieces from a checkpoint, whose layout may differ. Converts floating-point values if the
 /// dtypes differ.
 ///
-/// Throws:  read(): Error{checkpoint} naming the checkpoint and the tensor that is missing or has
+/// Throws:  read(): Error{checkpoint} naming the checkpoint and a tensor that is missing or has
 ///          another shape; as store::Reader.
 /// Threads: one caller.
 class ReaderSource final : public Source {
@@ -86,8 +86,8 @@ class ReaderSource final : public Source {
 /// Returns whether all pieces are in host memory.
 [[nodiscard]] bool are_on_host(const State& pieces);
 
-/// Returns the pieces, which must be in host memory, as views of the tensors' bytes. The tensors
-/// must not change while the views are used.
+/// Returns views of the pieces' bytes. The tensors must be in host memory, and must not change
+/// while the views are used.
 [[nodiscard]] std::vector<store::PieceBytes> bytes_of(const State& pieces);
 
 /// A preallocated host buffer for one copy of a rank's pieces, touched in advance so that take()
@@ -98,7 +98,7 @@ class StagingBuffer {
  public:
   /// Allocates for pieces of these sizes.
   explicit StagingBuffer(const State& pieces);
-  /// Returns the buffer size of a rank that saves this share of the state.
+  /// Returns the buffer size in bytes of a rank that saves the fraction `share` of the state.
   [[nodiscard]] static std::int64_t bytes(std::int64_t state_bytes, double share) {
     return static_cast<std::int64_t>(static_cast<double>(state_bytes) * share);
   }

@@ -1,4 +1,4 @@
-// Reads and writes LibTorch tensors in safetensors files, on top of checkpoint/format.
+// Reads and writes LibTorch tensors in safetensors files, using checkpoint/format.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,8 +37,8 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
 };
 
-/// Writes a file one tensor at a time, so that only one must be in memory, with a checksum in the
-/// metadata (format/safetensors.h). The file appears only with commit().
+/// Writes a file with a checksum in its metadata (format/safetensors.h), one tensor at a time, so
+/// that only one needs to be in memory. The file appears only with commit().
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written; Error{internal} for a dtype
 ///          that the format lacks or a name given twice.
@@ -48,9 +48,9 @@ class TensorFileWriter {
   TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,
                    const format::Metadata& metadata);
 
-  /// The order in which to write the tensors, as indices of the specs: wider dtypes first.
+  /// The order in which to write the tensors, as indices in `tensors`: wider dtypes first.
   [[nodiscard]] std::span<const std::size_t> order() const { return order_; }
-  /// Writes the next tensor in that order; any strides.
+  /// Writes the next tensor in that order, with any strides.
   void write(const at::Tensor& tensor);
   void commit();
 

@@ -25,8 +25,8 @@ struct Box {
 /// Returns whether the box has the shape's dims and lies within it.
 [[nodiscard]] bool fits(const Box& box, std::span<const std::int64_t> shape);
 
-/// Splits values [begin, end) of a tensor, in row-major order, into boxes: one for whole rows, up
-/// to 2 * dims - 1 otherwise.
+/// Splits values [begin, end) of a tensor, in row-major order, into boxes: one box if the range
+/// consists of whole rows, otherwise up to 2 * dims - 1.
 [[nodiscard]] std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t begin,
                                             std::int64_t end);
 

@@ -1,4 +1,4 @@
-// manifest.json of a checkpoint: its tensors, the files with their pieces, and checksums
+// A checkpoint's manifest.json: tensors, files, the pieces of tensors in each file, and checksums
 // (docs/formats/checkpoint.md).
 #pragma once
 
@@ -26,7 +26,7 @@ struct TensorInfo {
 struct PieceInfo {
   std::string tensor;
   Box box;
-  std::uint64_t checksum = 0;  ///< XXH3 of its bytes
+  std::uint64_t checksum = 0;  ///< XXH3 of the piece's bytes
 
   bool operator==(const PieceInfo&) const = default;
 };
@@ -51,12 +51,12 @@ struct Contents {
 
 /// The decoded manifest.
 struct Manifest {
-  std::int64_t step = 0;         ///< updates done
+  std::int64_t step = 0;         ///< finished steps
   std::int64_t samples = 0;      ///< consumed by all ranks: the position in the data
   std::int64_t tokens = 0;       ///< consumed by all ranks in the whole run
-  std::string history = "{}";    ///< state of decisions such as --patience, a JSON object
-  std::string run;               ///< ID of the start that wrote it
-  config::MeshShape mesh;        ///< of the ranks that wrote it
+  std::string history = "{}";    ///< state of features such as --patience, a JSON object
+  std::string run;               ///< ID of the start that wrote it: new_start_id of rank 0
+  config::MeshShape mesh;        ///< mesh of the ranks that wrote it
   std::string config = "{}";     ///< the resolved configuration, a JSON object
   std::string data_fingerprint;  ///< identifies the data: data::to_text
   Contents contents;
@@ -76,12 +76,12 @@ void merge(Contents& all, const Contents& part);
 /// Checks that file names are plain, boxes lie within their tensors, and pieces cover each element
 /// of each tensor exactly once.
 ///
-/// where:  the beginning of the error message.
+/// where:  beginning of the error message.
 /// Throws: Error{checkpoint} naming the tensor or file.
 void check_contents(const Contents& contents, std::string_view where);
 
-/// Serializes a manifest, with its own checksum first. Inverse of parse_manifest except for the
-/// formatting of `config`.
+/// Serializes a manifest, beginning with the manifest's checksum. Inverse of parse_manifest except
+/// for the formatting of `config`.
 [[nodiscard]] std::string to_text(const Manifest& manifest);
 
 /// Parses and checks manifest.json.

@@ -1,4 +1,4 @@
-// The safetensors format: named tensors as bytes, and dtrain's checksum (docs/formats/model.md).
+// The safetensors format, with dtrain's checksum in the metadata (docs/formats/model.md).
 #pragma once
 
 #include <cstddef>
@@ -37,8 +37,8 @@ enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64
 
 using Metadata = std::map<std::string, std::string>;
 
-/// A tensor of a mapped file. `bytes` is a view of the mapping, from the first element to the last:
-/// little-endian, possibly unaligned in foreign files.
+/// A tensor of a mapped file. `bytes` is a view of the mapping, from the first element to the last.
+/// Elements are little-endian and, in other programs' files, possibly unaligned.
 struct TensorView {
   std::string name{};
   Dtype dtype = Dtype::f32;
@@ -52,9 +52,9 @@ struct TensorView {
 /// A memory-mapped safetensors file with a fully validated header: the bytes of a TensorView always
 /// match its dtype and shape.
 ///
-/// Throws:  open(): Error{checkpoint} naming the file and, if there is one, the tensor: missing,
-///          truncated, malformed header, unknown dtype, duplicate names, or offsets that leave
-///          gaps, overlap or do not match the shape.
+/// Throws:  open(): Error{checkpoint} naming the file, and the tensor if one is at fault: file
+///          missing or truncated, malformed header, unknown dtype, duplicate names, or offsets that
+///          leave gaps, overlap or do not match the shape.
 /// Threads: any number of readers.
 class SafetensorsFile {
  public:
@@ -89,14 +89,14 @@ struct FilePlan {
   std::vector<std::size_t> order;
 };
 
-/// Plans a file with wider dtypes first, otherwise in the given order; data begins at a multiple of
-/// 64 bytes.
+/// Plans a file: tensors of wider dtypes first, otherwise in the given order. Data begins at a
+/// multiple of 64 bytes.
 ///
 /// Throws: Error{internal} if bytes do not match the shape or a name is given twice.
 [[nodiscard]] FilePlan plan_safetensors(std::span<const TensorView> tensors,
                                         const Metadata& metadata);
 
-/// Metadata key of "xxh3 0123456789abcdef": a checksum of the tensors and of dtrain's own metadata.
+/// Metadata key of the checksum of the tensors and of dtrain's metadata: "xxh3 0123456789abcdef".
 /// Other programs ignore the key, and may preserve it when they rewrite the tensors.
 inline constexpr const char* kChecksumKey = "dtrain.checksum";
 inline constexpr std::string_view kBlankChecksum = "xxh3 0000000000000000";
@@ -119,8 +119,8 @@ class ContentChecksum {
 /// Returns where the value of kChecksumKey begins in a header of plan_safetensors that has the key.
 [[nodiscard]] std::size_t find_checksum(std::string_view header);
 
-/// Reads all tensors and compares their checksum. Returns false if the file has none, as files of
-/// other programs do not.
+/// Reads all tensors and verifies the file's checksum. Returns false if the file has none, such as
+/// a file of another program.
 ///
 /// Throws:  Error{checkpoint} naming the file if the checksum does not match.
 /// Threads: any number of callers.

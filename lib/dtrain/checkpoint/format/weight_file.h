@@ -1,4 +1,4 @@
-// Reads model weights in the formats users have: safetensors or torch.save, whole or sharded.
+// Reads model weights from safetensors or torch.save files, single or sharded.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ namespace dtrain::checkpoint::format {
 /// The prefix of parameter names in checkpoints.
 inline constexpr const char* kWeightPrefix = "model.";
 
-/// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Tensors
-/// have the model's own names: prefixes of wrappers such as torch.compile and DataParallel are
-/// dropped, and so is a prefix common to all names.
+/// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Name
+/// prefixes of wrappers such as torch.compile and DataParallel are dropped, and so is a prefix
+/// common to all tensor names.
 ///
-/// Throws:  open(): Error{checkpoint} naming the file, what it is and what to give or save instead:
-///          as SafetensorsFile and read_torch_file; a missing shard; two tensors of one name.
+/// Throws:  open(): Error{checkpoint} naming the file, its content and what to give or save
+///          instead: as SafetensorsFile and read_torch_file; also for a missing shard or a
+///          duplicate name.
 /// Threads: any number of readers.
 class WeightFile {
  public:
@@ -33,21 +34,21 @@ class WeightFile {
   /// The metadata of a safetensors file; empty for other formats.
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Phrases for a message on dropped tensors and name prefixes.
+  /// Phrases that describe dropped tensors and name prefixes, for a message.
   [[nodiscard]] std::span<const std::string> notes() const noexcept { return notes_; }
-  /// Calls `read`, which uses the tensors.
+  /// Calls `read`, which uses the tensors, and improves its errors.
   ///
-  /// Throws: as verify_checksums where `read` throws Error{checkpoint} and the file is damaged;
-  ///         else what `read` throws, with the notes.
+  /// Throws: as verify_checksums if `read` throws Error{checkpoint} and the file is damaged;
+  ///         otherwise the exception of `read`, with the notes.
   void explain_errors(const std::function<void()>& read) const;
 
-  /// Returns true if the tensors have the names and shapes of checkpoints (model.NAME, a row per
-  /// neuron) instead of the reference implementation's.
+  /// Returns whether the tensors have the names and shapes of checkpoints (model.NAME, one row per
+  /// neuron) instead of those of the reference implementation.
   [[nodiscard]] bool has_storage_shapes() const noexcept;
 
   /// The total size of all shards.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
-  /// Reads all files and compares their checksums. Returns false if a file has none.
+  /// Reads all files and verifies their checksums. Returns false if a file has none.
   ///
   /// Throws: as format::verify_checksum and verify_torch_file.
   [[nodiscard]] bool verify_checksums() const;

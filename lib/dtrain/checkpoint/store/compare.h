@@ -1,4 +1,4 @@
-// Compares two checkpoints of any layouts.
+// Compares two checkpoints, which may have different layouts.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace dtrain::checkpoint::store {
 
-/// The differences in one tensor. Elements of equal dtypes are compared by their bits, of different
-/// dtypes by their values. The difference between a NaN and an unequal element is infinite.
+/// The differences in one tensor. Elements are compared by their bits if the dtypes are equal,
+/// otherwise by their values. The difference between a NaN and an unequal element is infinite.
 struct TensorDifference {
   std::string tensor;
-  std::vector<std::int64_t> index;  ///< of the first difference in row-major order
+  std::vector<std::int64_t> index;  ///< index of the first difference in row-major order
   double value_in_a = 0;            ///< the element at `index`
   double value_in_b = 0;
   double largest_absolute = 0;    ///< largest |a - b|

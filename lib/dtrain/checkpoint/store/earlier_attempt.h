@@ -1,4 +1,4 @@
-// Finds the run that an earlier attempt of the same launch began, so that a restart resumes it.
+// Finds the run that an earlier attempt of this launch began, so that a restart resumes it.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,28 @@ struct EarlierAttempt {
   bool has_checkpoint = false;
 };
 
-/// Finds a run that an earlier attempt began: one whose config.json records the same launch ID and
-/// command line. Without config.run.dir it searches the folders that such a command creates.
+/// Finds the run that an earlier attempt began: its config.json records this launch ID and command
+/// line. If config.run.dir is not set, searches the folders that such a command creates.
 ///
-/// provenance: of this start, as its config.json will record it. If it has no launch or is not a
-///             restart, there is no earlier attempt.
+/// provenance: provenance of this start, as its config.json will record it. If it has no launch ID
+///             or is not a restart, there is no earlier attempt.
 /// Throws:     Error{checkpoint} if the run's checkpoints folder cannot be read.
 [[nodiscard]] std::optional<EarlierAttempt> find_earlier_attempt(const config::Config& config,
                                                                  std::string_view provenance);
 
-/// Returns a key of the run for dtrun: equal for all starts of one command, different for other
-/// commands of the same script. provenance: of this start.
+/// Returns a key by which dtrun identifies the run: equal for all starts of one command, different
+/// for other commands of the same script. provenance: provenance of this start.
 [[nodiscard]] std::string run_key(std::string_view provenance);
 
 /// Fails a start that would begin at step `found` (negative: no checkpoint of this job) although an
 /// earlier attempt committed step `committed`.
 ///
-/// Throws: StorageError, whose exit status makes the launcher retry: a mount may come back.
+/// Throws: StorageError; its exit status makes the launcher retry, because a mount may come back.
 [[noreturn]] void refuse_rollback(const std::string& run_dir, std::int64_t found,
                                   std::int64_t committed);
 
-/// Checks that an attempt of this launch wrote the restart's run folder, if one has committed a
-/// step. committed: the last committed step; negative: none.
+/// If an attempt of this launch has committed a step, checks that the restart's run folder was
+/// written by this launch. committed: the last committed step; negative: none.
 ///
 /// Throws: as refuse_rollback.
 void check_run_of_launch(const config::Config& config, std::string_view provenance,

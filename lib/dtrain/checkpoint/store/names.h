@@ -24,8 +24,8 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// process ID, as in "18ea4b45c0de1234-77".
 [[nodiscard]] std::string new_start_id();
 
-/// Returns whether `text` has the form of new_start_id. A word, a date or a small number that a
-/// user appends to ".tmp-" or ".superseded-" does not.
+/// Returns whether `text` has the form of a new_start_id. False for a word, a date or a small
+/// number that a user may have appended to ".tmp-" or ".superseded-".
 [[nodiscard]] bool is_start_id(std::string_view text);
 
 /// The temporary folder in which a checkpoint is written before its commit.
@@ -39,7 +39,7 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 [[nodiscard]] std::vector<std::int64_t> list_steps(const std::string& checkpoints);
 
 /// Returns `path` itself if it is a checkpoint, or the checkpoints of a run folder, newest first.
-/// Goes by names only: the checkpoints may be damaged.
+/// Checks names only, so the checkpoints may be damaged.
 ///
 /// Throws: Error{checkpoint} naming the path if it does not exist, is neither a checkpoint nor a
 ///         run, or is a run without a checkpoint.
@@ -55,16 +55,17 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// Returns RUN if `checkpoint`, with links resolved, is RUN/checkpoints/step-N; otherwise empty.
 [[nodiscard]] std::string run_of_checkpoint(const std::string& checkpoint);
 
-/// Returns whether a run folder has a checkpoints folder, as opposed to a run named "checkpoints".
+/// Returns whether a run folder has a checkpoints folder; false if its "checkpoints" is a run of
+/// that name.
 [[nodiscard]] bool has_checkpoints_folder(const std::string& run_dir);
 
-/// Finds a model file of a conventional name in a folder; empty if there is none.
+/// Finds a model file with a conventional name in a folder; empty if there is none.
 ///
 /// Throws: Error{checkpoint} naming the folder if it is a torch.distributed.checkpoint.
 [[nodiscard]] std::string model_file_in(const std::string& folder);
 
-/// Resolves a folder to weights: the model file of a final/ folder or of a run without checkpoints,
-/// otherwise the first of checkpoints_at.
+/// Resolves a folder to weights: the model file if it is a final/ folder or a run without
+/// checkpoints, otherwise the first of checkpoints_at.
 ///
 /// Throws: Error{checkpoint} as checkpoints_at.
 [[nodiscard]] std::string weights_at(const std::string& path);
@@ -72,7 +73,7 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// Metadata key of the model's settings as JSON, present in all model files that dtrain writes.
 inline constexpr const char* kModelKey = "dtrain.model";
 
-/// Metadata key of the tokenizer's data::identity_of; absent for models of bytes.
+/// Metadata key of the tokenizer's fingerprint (data::identity_of); absent for byte models.
 inline constexpr const char* kTokenizerKey = "dtrain.tokenizer";
 
 /// RUN/final/model.safetensors

@@ -1,4 +1,4 @@
-// Reads checkpoints: manifests, checksums of whole files, boxes of tensors.
+// Reads checkpoints: manifests, and boxes of tensors; verifies the checksums of files.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,15 @@ inline constexpr base::FileRole kCheckpointFile{base::ErrorKind::checkpoint, "ch
 /// Threads: any number of callers.
 void verify_file(const std::string& checkpoint, const format::FileInfo& file);
 
-/// Runs `open`, which reads the first of `checkpoints`. If that is damaged, adds a pointer to the
-/// next older one to the error.
+/// Runs `open`, which reads the first of `checkpoints`. If that checkpoint is damaged, the error
+/// also names the next older one.
 ///
-/// checkpoints: of store::checkpoints_at.
+/// checkpoints: from store::checkpoints_at.
 /// Throws:      as `open`.
 void with_fallback_hint(std::span<const std::string> checkpoints,
                         const std::function<void()>& open);
 
-/// Reads boxes of tensors across the files of a checkpoint, only the requested bytes. Does not
+/// Reads boxes of tensors across the files of a checkpoint, and only the requested bytes. Does not
 /// verify checksums; verify_file does.
 ///
 /// Throws:  Error{checkpoint} naming the file that cannot be read or contradicts the manifest.
@@ -54,12 +54,12 @@ class Reader {
   /// Returns null if the checkpoint has no such tensor.
   [[nodiscard]] const format::TensorInfo* find(const std::string& tensor) const;
 
-  /// Opens the files with tensors whose names start with `tensor_prefix`; they stay readable even
-  /// if a job removes the checkpoint.
+  /// Opens the files that hold tensors whose names start with `tensor_prefix`, so that they stay
+  /// readable even if a job removes the checkpoint.
   void open_files_of(std::string_view tensor_prefix);
 
-  /// Fills `to` with the box's values, row-major. The box must lie within the tensor, and `to` must
-  /// have its size in bytes.
+  /// Fills `to` with the box's values, row-major. The box must lie within the tensor, and the sizes
+  /// of `to` and the box in bytes must be equal.
   void read(const std::string& tensor, const format::Box& box, std::span<std::byte> to);
 
   [[nodiscard]] std::int64_t bytes_read() const { return bytes_read_; }
@@ -72,7 +72,7 @@ class Reader {
   // A file that has been opened.
   struct OpenFile {
     base::InputFile input;
-    std::map<std::string, std::int64_t> offsets;  // of each tensor's bytes
+    std::map<std::string, std::int64_t> offsets;  // byte offset of each tensor
   };
 
   OpenFile& open_file(std::size_t index);

@@ -1,4 +1,4 @@
-// Restricts removal and replacement in a run folder to what dtrain wrote.
+// Restricts removal and replacement in a run folder to files that dtrain wrote.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace dtrain::checkpoint::store {
 
-/// How complete a checkpoint's folder is expected to be.
+/// The expected state of a checkpoint folder.
 enum class FolderKind {
   checkpoint,  ///< committed or quarantined: the manifest identifies it as dtrain's
   unfinished   ///< partly written or removed: the manifest may be missing or truncated
 };
 
-/// Returns why `folder` must not be removed: it is a link, not a folder, lacks dtrain's manifest,
-/// or contains something that dtrain did not write. Empty if it may be removed. Examines names and
-/// the first bytes of the manifest; follows no links.
+/// Returns why `folder` must not be removed: it is a link or not a folder, lacks dtrain's manifest,
+/// or contains a file that dtrain did not write. Empty if it may be removed. Examines names and the
+/// first bytes of the manifest; follows no links.
 ///
 /// Throws: Error{checkpoint} naming the folder or file if it cannot be read.
 [[nodiscard]] std::string reason_to_keep(const std::string& folder, FolderKind kind);
@@ -28,10 +28,11 @@ enum class FolderKind {
 void remove_folder_and_files(base::FileSystem& files, const std::string& folder);
 
 /// Checks that dtrain wrote the config.json, metrics.jsonl and final/model.safetensors that a start
-/// would replace, by content that every version writes. Empty or missing files are allowed.
+/// would replace; it recognises them by content that every version writes. Empty or missing files
+/// are allowed.
 ///
 /// flag:   the flag that would replace them, for the message.
-/// Throws: Error{usage} naming the file, and what to do.
+/// Throws: Error{usage} naming the file and what to do.
 void check_run_files(const std::string& run_dir, std::string_view flag);
 
 }  // namespace dtrain::checkpoint::store

@@ -1,4 +1,4 @@
-// Writes one rank's checkpoint files, rate-limited.
+// Writes one rank's checkpoint files, with a rate limit.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ struct SaveCancelled {};
 /// Limits a writer's rate, and cancels it on request.
 class RateLimiter {
  public:
-  /// bytes_per_second: 0: no limit.
+  /// bytes_per_second: the limit; 0: no limit.
   /// unlimited:        lifts the limit while true; must outlive this object; may be null.
   explicit RateLimiter(double bytes_per_second = 0, std::stop_token stop = {},
                        const std::atomic<bool>* unlimited = nullptr)
@@ -44,9 +44,9 @@ class RateLimiter {
 struct PieceBytes {
   std::string tensor;  ///< the part before the first dot names the file: "model", ...
   format::Dtype dtype = format::Dtype::f32;
-  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  std::vector<std::int64_t> shape;  ///< shape of the whole tensor
   format::Box box;
-  std::span<const std::byte> bytes;  ///< of the box, row-major
+  std::span<const std::byte> bytes;  ///< values of the box, row-major
 };
 
 /// Identifies one rank's files of a checkpoint.
@@ -57,9 +57,10 @@ struct Shard {
 };
 
 /// Writes the pieces to files such as model-00001-of-00002.safetensors, and syncs each file.
-/// Further pieces of one tensor go to separate files. The folder must exist; it is not synced.
+/// A file holds at most one piece of a tensor; further pieces go to separate files. The folder must
+/// exist; it is not synced.
 ///
-/// Throws: what `files` and `limiter` throw; partial files may remain.
+/// Throws: any exception of `files` and `limiter`; partial files may remain.
 [[nodiscard]] format::Contents write_shard(base::FileSystem& files, const Shard& shard,
                                            std::span<const PieceBytes> pieces, RateLimiter limiter);
 

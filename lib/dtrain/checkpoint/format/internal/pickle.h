@@ -13,7 +13,7 @@
 
 namespace dtrain::checkpoint::format {
 
-/// A value of a pickle, with the detail that weight files need.
+/// A value of a pickle, decoded as far as weight files need it.
 struct PickleValue {
   enum class Kind {
     other,       ///< None, a float, a set, ...

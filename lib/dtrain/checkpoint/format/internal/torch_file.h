@@ -24,17 +24,17 @@ struct TorchWeights {
 /// Reads a state dictionary, or the one under `model`, `state_dict`, `model_state_dict` or `module`
 /// of a checkpoint's dictionary. No code named in the file is executed.
 ///
-/// path:   of the file, for messages.
-/// Throws: Error{checkpoint} naming the file, what it holds and what to save instead: a module,
+/// path:   the file's path, for messages.
+/// Throws: Error{checkpoint} naming the file, its content and what to save instead, for: a module,
 ///         TorchScript, no tensors, two such dictionaries; a tensor that is sparse, quantized, of
 ///         another dtype or beyond its storage; an archive or pickle that is truncated, damaged or
 ///         ambiguous.
 [[nodiscard]] TorchWeights read_torch_file(std::span<const std::byte> bytes,
                                            const std::string& path);
 
-/// Reads the whole archive and compares its CRC-32s. Returns false if an entry has none.
+/// Reads the whole archive and verifies its CRC-32 checksums. Returns false if an entry has none.
 ///
-/// path:   of the file, for messages.
+/// path:   the file's path, for messages.
 /// Throws: Error{checkpoint} naming the file and the entry whose checksum does not match.
 [[nodiscard]] bool verify_torch_file(std::span<const std::byte> bytes, const std::string& path);
 

@@ -1,4 +1,4 @@
-// Lists the uncompressed entries of a zip archive, the only kind that torch.save writes.
+// Lists the uncompressed entries of a zip archive; torch.save writes no others.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ namespace dtrain::checkpoint::format {
 struct ZipEntry {
   std::string_view name;
   std::span<const std::byte> bytes;
-  std::uint32_t crc = 0;  ///< CRC-32 of the bytes; 0: the writer computed none
+  std::uint32_t crc = 0;  ///< CRC-32 of the bytes; 0: not computed by the writer
 };
 
-/// Lists the entries of the archive in `bytes` as views of it. Skips compressed entries.
+/// Lists the entries of the archive as views of `bytes`. Skips compressed entries.
 ///
 /// Throws: calls `refuse`, which throws, if the archive is truncated or malformed.
 [[nodiscard]] std::vector<ZipEntry> zip_entries(std::span<const std::byte> bytes,
                                                 const Refuse& refuse);
 
-/// Reads all entries and compares their CRC-32s. Returns false if an entry has none.
+/// Reads all entries and verifies their CRC-32 checksums. Returns false if an entry has none.
 ///
 /// Throws: as zip_entries, and if a checksum does not match.
 [[nodiscard]] bool verify_crcs(std::span<const std::byte> bytes, const Refuse& refuse);
