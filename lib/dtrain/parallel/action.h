@@ -15,8 +15,8 @@ namespace dtrain::parallel {
 using data::MicrobatchId;
 using model::BlockId;
 
-/// A stage schedule (StageAction) addresses chunks and has only passes and messages; a rank's list
-/// (Action) addresses blocks.
+/// Kinds of actions. A stage schedule (StageAction) refers to chunks and has only passes and
+/// messages; a rank's action list (Action) refers to blocks and has all kinds.
 enum class ActionKind {
   forward,
   backward,
@@ -24,10 +24,10 @@ enum class ActionKind {
   recv_activation,   ///< posts the receive of a block or chunk input
   send_gradient,     ///< gradient of a block or chunk input, to the previous stage
   recv_gradient,     ///< posts the receive of the gradient of a block or chunk output
-  begin_microbatch,  ///< makes its tokens available to the blocks
-  end_microbatch,    ///< frees everything kept for it
+  begin_microbatch,  ///< makes the microbatch's tokens available to the blocks
+  end_microbatch,    ///< frees everything kept for the microbatch
   begin_gradients,   ///< begins gradient sum number `microbatch`
-  end_gradients,     ///< adds that sum to the earlier ones; omitted for the step's last sum
+  end_gradients,     ///< adds that sum to the earlier sums; omitted for the step's last sum
   reduce_losses,     ///< starts the reduction of this rank's losses
 };
 

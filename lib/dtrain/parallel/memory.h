@@ -1,4 +1,4 @@
-// Predicted memory of a rank by category, computed from sizes before anything is allocated.
+// A rank's predicted memory by category, computed from sizes before allocation.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace dtrain::parallel {
 
-/// Each class that allocates predicts its own share in a static memory() function; their sum
-/// predicts a rank. docs/guide/memory.md explains the categories.
+/// A rank's predicted memory: the sum over classes that allocate, each of which predicts its memory
+/// in a static memory() function. docs/guide/memory.md explains the categories.
 ///
 /// Units: bytes per rank.
 struct MemoryPlan {
@@ -22,10 +22,10 @@ struct MemoryPlan {
   std::int64_t checkpoint = 0;   ///< staging copy of an asynchronous checkpoint
 
   // The fields below are not part of total().
-  /// Needed to write the last checkpoint and the final model, after activations, units and work are
-  /// freed.
+  /// Memory to write the last checkpoint and the final model, after activations, units and work
+  /// have been freed.
   std::int64_t final_save = 0;
-  std::int64_t encoded_gradients = 0;  ///< gradients encoded for sending; reuse freed activations
+  std::int64_t encoded_gradients = 0;  ///< gradients encoded for sending, in freed activations
   std::int64_t state = 0;              ///< checkpointed state that replicas share, on any device
   std::int64_t residuals = 0;          ///< checkpointed state private to this rank
   std::int64_t host = 0;               ///< host memory of a rank that computes on a device

@@ -1,4 +1,4 @@
-// Dtypes by role: master weights, computation, gradient reduction, constant tables.
+// The dtype of each role: master weights, computation, gradient reduction, constant tables.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,12 +14,12 @@ struct Precision {
   at::ScalarType compute = at::kFloat;  ///< parameters and activations of blocks
   at::ScalarType reduce = at::kFloat;   ///< gradients sent between ranks
   at::ScalarType buffer = at::kFloat;   ///< the model's constant tables
-  bool scales_loss = false;             ///< loss scaling, against float16 underflow
+  bool scales_loss = false;             ///< scale the loss, to avoid float16 underflow
 
   bool operator==(const Precision&) const = default;
 };
 
-/// Converts a setting to LibTorch's dtype. dtype: not automatic.
+/// Converts a dtype setting to LibTorch's dtype. dtype: must not be automatic.
 [[nodiscard]] inline at::ScalarType dtype_of(config::Dtype dtype) {
   if (dtype == config::Dtype::float64) return at::kDouble;
   if (dtype == config::Dtype::bfloat16) return at::kBFloat16;

@@ -1,5 +1,5 @@
-// Activation checkpointing: which blocks are recomputed in the backward pass instead of keeping
-// their graphs.
+// Activation checkpointing: selects the blocks that are recomputed in the backward pass, so that
+// their graphs need not be saved.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace dtrain::parallel {
 
-/// Consecutive blocks of which only the first block's input is stored. Their backward pass begins
-/// by rerunning all but the last block without a graph, to restore every block's input. Each block
-/// then runs with a graph right before its own backward pass, so only one graph exists at a time.
+/// Consecutive blocks that save only the input of the first block. Their backward pass first reruns
+/// all but the last block without a graph, to restore every block's input. Each block then runs
+/// with a graph right before its own backward pass, so only one graph exists at a time.
 struct RecomputeGroup {
   model::BlockId begin;
   model::BlockId end;  ///< exclusive
@@ -26,8 +26,8 @@ struct RecomputePlan {
 
   /// Returns the group that contains the block, or null.
   [[nodiscard]] const RecomputeGroup* group_of(model::BlockId block) const;
-  /// Returns the FLOPs per token that recomputation adds: one forward pass for each block of a
-  /// group, and a second one for each block but the last.
+  /// Returns the FLOPs per token that recomputation adds: for each group, one forward pass of each
+  /// block and a second one of each block but the last.
   [[nodiscard]] double extra_flops_per_token(const model::Model& model) const;
 
   bool operator==(const RecomputePlan&) const = default;

@@ -27,8 +27,7 @@ class GradientCodec {
   [[nodiscard]] virtual at::ScalarType dtype() const = 0;
   /// True if gradients of dtype `held` are copied to be sent.
   [[nodiscard]] virtual bool copies(at::ScalarType held) const = 0;
-  /// Encodes gradients (n) to (n) in dtype(); returns the gradients themselves if copies() is
-  /// false.
+  /// Returns the encoded gradients, (n) -> (n) in dtype(); `gradients` itself if copies() is false.
   [[nodiscard]] virtual at::Tensor encode(const at::Tensor& gradients) const = 0;
   /// Decodes `sum` (n), a sum of encoded gradients, into `gradients` (n). Called only if copies()
   /// is true.
@@ -53,15 +52,17 @@ struct StepReduceOptions {
   double loss_scale = 1;   ///< factor that the gradients contain
 };
 
-/// Reducer state that persists across steps: error-feedback residuals and warm-start factors.
+/// State of gradient compression that persists across steps: error-feedback residuals and
+/// warm-start factors.
 struct ErrorFeedbackState {
-  /// Gradients not sent yet. Each rank has its own; only their sum over ranks matters. Null: none.
+  /// Gradients not sent yet; null: none. They differ between ranks, and only their sum over ranks
+  /// affects results.
   const param::Arena* residuals = nullptr;
-  /// PowerSGD warm-start factor, equal on all ranks that hold the same part. Unusable if parts are
-  /// cut differently.
+  /// PowerSGD warm-start factor, equal on all ranks that hold the same part. Unusable after the
+  /// division into parts has changed.
   struct Factor {
     param::ParameterId id;
-    param::ElementRange range;  ///< of the part, in the arena
+    param::ElementRange range;  ///< range of the part in the arena
     at::Tensor values;          ///< (n, k)
   };
   std::vector<Factor> factors = {};
@@ -69,8 +70,8 @@ struct ErrorFeedbackState {
 
 /// Compression statistics of the last step on this rank.
 struct CompressionReport {
-  std::int64_t bytes_sent = 0;   ///< by the group, as its counters say
-  std::int64_t bytes_whole = 0;  ///< that uncompressed gradients would take in a ring
+  std::int64_t bytes_sent = 0;   ///< sent by this rank, from the group's counters
+  std::int64_t bytes_whole = 0;  ///< bytes of a ring all-reduce of the uncompressed gradients
   /// Host time to compress, decompress and compute residual_norm, excluding waits.
   double seconds = 0;
   double residual_norm = 0;  ///< norm of this rank's residuals
@@ -86,22 +87,24 @@ class AllReducer {
   virtual ~AllReducer() = default;
 
   virtual void begin_step(const StepReduceOptions& options) = 0;
-  /// Starts to replace `gradients` (range.size()), those of the range's elements, by their sum.
-  /// `gradients` are in use until finish() returns.
+  /// Starts to replace `gradients` (range.size()), the gradients of the range's elements, by their
+  /// sum over ranks.
+  ///
+  /// Async: `gradients` are in use until finish() returns.
   virtual void begin(param::ElementRange range, const at::Tensor& gradients) = 0;
   virtual void finish() = 0;
   /// Call after finish(). has_updated: the optimizer has applied the sums.
   virtual void end_step(bool has_updated) = 0;
 
-  /// True if begin() may block on other ranks. All ranks must then order it identically with their
-  /// calls over other groups, or they deadlock.
+  /// True if begin() may block on other ranks. To avoid deadlock, all ranks must then make begin()
+  /// and their calls over other groups in the same order.
   [[nodiscard]] virtual bool blocks_in_begin() const { return false; }
   [[nodiscard]] virtual ErrorFeedbackState error_feedback() const { return {}; }
   /// Empty without compression.
   [[nodiscard]] virtual std::optional<CompressionReport> report() const { return std::nullopt; }
 };
 
-/// All-reduces each range by one call, encoded by a codec.
+/// All-reduces each range, encoded by a codec, in one call.
 class DenseAllReducer final : public AllReducer {
  public:
   DenseAllReducer(comm::ProcessGroup& group, std::shared_ptr<const GradientCodec> codec)
@@ -125,25 +128,26 @@ class DenseAllReducer final : public AllReducer {
   std::vector<InFlightReduction> in_flight_;
 };
 
-/// Gradients that an AllReducer sums, and the encoding in which it sends them.
+/// The gradients that an AllReducer sums, and the encoding in which it sends them.
 struct AllReducerSetup {
   const param::ArenaLayout& layout;
   param::ShardId shard{};
   Compression compression = {};
-  at::ScalarType dtype = at::kFloat;                ///< of gradients
-  std::shared_ptr<const GradientCodec> codec = {};  ///< of gradients sent uncompressed
+  at::ScalarType dtype = at::kFloat;                ///< gradient dtype
+  std::shared_ptr<const GradientCodec> codec = {};  ///< for gradients sent uncompressed
 };
 
-/// Makes a DenseAllReducer without compression or for a single rank, else a CompressedAllReducer.
-/// `layout`, `group` and what `allocate` refers to must outlive it.
+/// Makes a DenseAllReducer without compression or for a single rank, otherwise a
+/// CompressedAllReducer. setup.layout, `group` and what `allocate` refers to must outlive it.
 [[nodiscard]] std::unique_ptr<AllReducer> make_all_reducer(const AllReducerSetup& setup,
                                                            comm::ProcessGroup& group,
                                                            const param::ArenaAllocator& allocate);
 
-/// Compresses each part of a rank's gradients by its scheme and all-reduces it, with error
-/// feedback: what a rank has not sent, its residual, is added to its next gradients, even if that
-/// part is then sent uncompressed, as after a resume with other settings. A step without an update
-/// leaves residuals and factors unchanged, so no NaN, infinity or spike enters them.
+/// Compresses each part of a rank's gradients by the part's scheme and all-reduces it, with error
+/// feedback: a rank adds the gradients that it has not sent, its residual, to its next gradients.
+/// This also holds if the part is then sent uncompressed, for example after resuming with other
+/// settings. A step without an update leaves residuals and factors unchanged, so no NaN, infinity
+/// or spike enters them.
 ///
 /// Each range passed to begin() must consist of whole parts.
 ///
@@ -163,14 +167,14 @@ class CompressedAllReducer final : public AllReducer {
   void end_step(bool has_updated) override;
   [[nodiscard]] bool blocks_in_begin() const override { return blocks_in_begin_; }
   [[nodiscard]] ErrorFeedbackState error_feedback() const override;
-  /// Reads all residuals to compute their norm.
+  /// Reads all residuals, to compute their norm.
   [[nodiscard]] std::optional<CompressionReport> report() const override;
 
  private:
   struct Part {
     GradientPart place;
     std::unique_ptr<Scheme> scheme;  // null: sent uncompressed
-    bool has_residual = false;       // loaded; to be added when the part is sent uncompressed
+    bool has_residual = false;       // a residual was loaded; add it to uncompressed gradients
   };
   struct InFlightPart {
     Scheme& scheme;
@@ -188,7 +192,7 @@ class CompressedAllReducer final : public AllReducer {
   std::unique_ptr<param::Arena> residual_;  // as of the last update
   std::unique_ptr<param::Arena> next_;      // as of this step
   std::int64_t whole_bytes_ = 0;            // of all parts, uncompressed
-  bool blocks_in_begin_;                    // a scheme sends a second message
+  bool blocks_in_begin_;                    // true if a scheme sends a second message
   StepReduceOptions step_;
   std::vector<InFlightPart> in_flight_;
   std::vector<Part*> flushed_;  // parts whose residual this step sends

@@ -1,4 +1,4 @@
-// The data axis: holds parameters and gradients in full or as shards, gathers and reduces them.
+// The data axis: holds parameters and gradients in full or as shards, and gathers and reduces them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct DataPlan {
   std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: unsharded
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
-  Compression compression = {};          ///< of the sum between replicas
+  Compression compression = {};          ///< for the gradient sum over replicas
   const ReducerKind* reducer = nullptr;  ///< null: chosen from the sharding
 
   /// True if full gradients exist only unit by unit, until each unit is reduced.
@@ -34,15 +34,15 @@ struct DataPlan {
 struct DataAxisOptions {
   DataPlan plan;
   Precision precision = {};
-  param::OffloadMemory* offload =
-      nullptr;  ///< holds the masters; null: they are in the compute device's memory
+  /// Holds the master weights; null: they are in the compute device's memory.
+  param::OffloadMemory* offload = nullptr;
   std::int64_t num_microbatches = 1;  ///< per rank and step
   comm::Reduction reduction = comm::Reduction::ordered;
   RecomputePlan recompute = {};
 };
 
 /// A rank's gathers and reductions over its shard group in a step; all zero without sharding.
-/// Excludes sums over replicas, the norm and the loss.
+/// Excludes the reductions over replicas and those of the gradient norm and the loss.
 ///
 /// Units: calls, and bytes sent per rank in a ring.
 struct DataTraffic {
@@ -55,8 +55,9 @@ struct DataTraffic {
   bool operator==(const DataTraffic&) const = default;
 };
 
-/// One rank's parameters and gradients, gathered and reduced by a schedule made before the first
-/// step. The executor calls before() and after() around each action; there are no autograd hooks.
+/// Owns one rank's parameters and gradients, and gathers and reduces them by a schedule made before
+/// the first step. The executor calls before() and after() around each action; there are no
+/// autograd hooks.
 ///
 /// Collective: before() and after() may communicate; all ranks of the axis call them in the same
 ///             order.
@@ -70,7 +71,7 @@ class DataAxis {
            const ActionLists& lists, const DataAxisOptions& options);
 
   /// Predict the memory of a rank's parameters and gradients, and their traffic in a step. step:
-  /// its actions.
+  /// the step's actions.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model,
                                          const param::ArenaLayout& layout,
                                          std::span<const Action> step,
@@ -88,7 +89,7 @@ class DataAxis {
   [[nodiscard]] const ScheduledActions& step() const { return step_; }
   [[nodiscard]] const ScheduledActions& evaluation() const { return evaluation_; }
 
-  /// Call before action `index` of `list`: its units are gathered on return.
+  /// Call before action `index` of `list`; on return the units that it uses are gathered.
   void before(const ScheduledActions& list, std::size_t index);
   void after(const ScheduledActions& list, std::size_t index);
 

@@ -1,4 +1,4 @@
-// Options and groups of an engine, and what is derived from them before memory is allocated.
+// The options and groups of an engine, and data derived from them before memory is allocated.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace dtrain::parallel {
 
-/// Maps the values that one rank holds to whole parameters, which the tensor axis slices and the
-/// pipeline axis distributes.
+/// Maps the values on one rank to whole parameters: the tensor axis slices parameters, and the
+/// pipeline axis distributes them over stages.
 ///
 /// Throws:  collective members throw what Work::wait throws.
 /// Threads: one.
@@ -37,19 +37,20 @@ class Placement {
   /// Returns this rank's index and count among all ranks that hold the same values.
   [[nodiscard]] checkpoint::Replica replica(param::ParameterId id) const;
 
-  /// Sums `squares`, (parameters) float64, this rank's sums of squares by parameter, over all
-  /// slices and stages; counts each value once. Equal on all ranks.
+  /// Sums the sums of squares over all slices and stages, counting each value once; the result is
+  /// equal on all ranks. squares: (parameters) float64, this rank's sum of squares of each
+  /// parameter.
   ///
   /// Collective: over the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor squares_of_all(const at::Tensor& squares) const;
 
   /// Returns the whole parameter, in its storage shape. part: this rank's slice; undefined on
-  /// stages without one.
+  /// stages that do not hold the parameter.
   ///
   /// Collective: over the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor assembled(param::ParameterId id, const at::Tensor& part,
                                      const at::TensorOptions& options) const;
-  /// Returns the number of elements that assembled() allocates for such a parameter.
+  /// Returns the number of elements that assembled() allocates for a parameter.
   [[nodiscard]] static std::int64_t assembled_elements(const param::ParameterSpec& spec);
 
  private:
@@ -67,7 +68,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;             ///< for initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
-  config::Offload offload = {};  ///< none if it would have no effect
+  config::Offload offload = {};  ///< Kind::none if offloading would have no effect
   optim::OptimizerOptions optimizer = {};
   std::vector<param::ParameterId> frozen = {};  ///< never updated
   RecomputePlan recompute = {};

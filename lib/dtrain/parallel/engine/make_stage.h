@@ -1,4 +1,4 @@
-// Cuts a model into the part of one pipeline stage, and makes the stage's action list.
+// Extracts the part of a model that one pipeline stage holds, and makes the stage's action list.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,26 @@
 
 namespace dtrain::parallel {
 
-/// Pipeline stages that hold each parameter, ascending.
+/// For each parameter, the pipeline stages that hold it, ascending.
 using ParameterHolders = base::IndexedVector<param::ParameterId, std::vector<std::int64_t>>;
 
-/// Contents of a pipeline stage. The default is a rank that computes the whole model.
+/// The contents of a pipeline stage. The default is a rank that computes the whole model.
 struct StagePlan {
   /// Passes and messages of a step; empty: sequential_actions().
   std::vector<Action> actions = {};
-  /// First block of each of this rank's chunks, numbered among its own blocks.
+  /// First block of each of this rank's chunks; a rank numbers its blocks from 0.
   std::vector<BlockId> chunk_begins = {BlockId(0)};
-  /// First parameter of each run of parameters that the same stages hold; no unit crosses these.
+  /// First parameter of each region, that is, of consecutive parameters that the same stages hold.
+  /// No unit crosses a region's boundary.
   std::vector<param::ParameterId> region_begins = {param::ParameterId(0)};
-  /// Stages that hold each parameter, ascending; empty: one stage.
+  /// Stages that hold each parameter, ascending; empty for a single stage.
   ParameterHolders holders = {};
 };
 
-/// A stage's index in a pipeline, and the blocks of every part.
+/// A stage's index in its pipeline, and the blocks of every part.
 struct StagePosition {
   PipelineShape shape;
-  std::vector<model::BlockRange> parts;  ///< by part; blocks of the whole model
+  std::vector<model::BlockRange> parts;  ///< for each part, its blocks of the whole model
   std::int64_t stage = 0;
 };
 

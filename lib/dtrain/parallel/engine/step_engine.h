@@ -42,8 +42,8 @@ class LossReducer {
   /// `setup` must outlive this.
   LossReducer(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes);
 
-  /// Slots for the losses of this rank, (num_losses) float64, initially zero. A rank writes only
-  /// its own slots; adding zeros from the others is exact.
+  /// Slots for the losses of all ranks, (num_losses) float64, initially zero. A rank writes only
+  /// its own slots; adding the zeros of other ranks is exact.
   [[nodiscard]] at::Tensor losses() const { return slots_.narrow(0, 0, num_losses_); }
 
   /// Starts the all-reduce.
@@ -51,17 +51,17 @@ class LossReducer {
   /// Async: do not touch losses() until wait() or read() returns.
   void reduce(const Votes& votes);
 
-  /// Blocks until losses() holds those of all ranks.
+  /// Blocks until losses() holds the losses of all ranks.
   void wait() { reduced_.wait(); }
 
   /// Reduced values on the host.
   struct Totals {
     double sum = 0;    ///< `before` plus all ranks' losses, added in order
-    Votes votes = {};  ///< of all ranks
+    Votes votes = {};  ///< logical OR over all ranks
     std::vector<double> values = {};
   };
-  /// Blocks until the reduction ends and returns its results on the host. extra: (n) float64,
-  /// copied to Totals::values in the same transfer; undefined: none.
+  /// Blocks until the reduction ends and returns its results on the host. before: start value of
+  /// the sum. extra: (n) float64, copied to Totals::values in the same transfer; undefined: none.
   [[nodiscard]] Totals read(double before = 0, const at::Tensor& extra = {});
 
  private:
@@ -82,18 +82,18 @@ struct StepLimits {
 /// Options of train_step().
 struct StepOptions {
   double max_norm = 0;                       ///< for gradient clipping; 0: no clipping
-  std::optional<double> learning_rate = {};  ///< empty: compute gradients, without an update
+  std::optional<double> learning_rate = {};  ///< empty: compute gradients only, without an update
   bool compresses = true;  ///< false: send gradients uncompressed; equal on all ranks
-  Votes votes = {};        ///< this rank's
+  Votes votes = {};        ///< this rank's votes
   StepLimits limits = {};  ///< equal on all ranks
 };
 
 /// Loss, gradient norm and flags of a step, before its update; equal on all ranks.
 struct StepResult {
   StepLoss loss = {};
-  double grad_norm = 0;         ///< before clipping; 0 without clip_grad_norm()
+  double grad_norm = 0;         ///< before clipping; 0 if clip_grad_norm() was not called
   bool has_overflowed = false;  ///< gradients overflowed; the loss scale was halved
-  bool exceeds_limits = false;  ///< finite but beyond StepLimits; the update was skipped
+  bool exceeds_limits = false;  ///< finite but above StepLimits; the update was skipped
 
   /// If false, the update was skipped.
   [[nodiscard]] bool is_finite() const {
@@ -101,20 +101,20 @@ struct StepResult {
   }
 };
 
-/// An evaluation over all ranks. Batch b holds sequences [b * batch_size, (b + 1) * batch_size),
-/// the last batch possibly fewer; data-parallel rank b mod size computes it.
+/// An evaluation over all ranks. Batch b holds sequences [b * batch_size, (b + 1) * batch_size);
+/// the last batch may hold fewer. Data-parallel rank b mod size computes batch b.
 struct EvaluationPlan {
   std::int64_t num_sequences = 0;
   std::int64_t length = 0;  ///< tokens per sequence
   std::int64_t batch_size = 1;
   /// Reads sequences [first, first + count). Called for this rank's batches, one at a time.
   std::function<data::Batch(std::int64_t first, std::int64_t count)> read = {};
-  /// Returns whether this rank wants to stop early; called after each batch. Empty: never.
+  /// Returns whether this rank wants to stop early; called after each batch. Empty: never stops.
   std::function<bool()> wants_stop = {};
 };
 
 /// Owns a rank's parameters, gradients and optimizer state, and runs steps and evaluations.
-/// Collective members communicate over all groups.
+/// Members marked "Collective" communicate over all groups.
 ///
 /// Throws:  collective members throw what Work::wait throws.
 /// Threads: one caller.
@@ -126,30 +126,30 @@ class StepEngine {
   StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
              EngineOptions options);
 
-  /// Predicts an engine's memory. microbatch: of a rank, in the compute dtype.
+  /// Predicts an engine's memory. microbatch: shape of a rank's microbatch, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
                                          const model::BatchShape& microbatch);
 
-  // A step is forward_backward, optionally clip_grad_norm and optimizer_step, then finish_step. The
-  // host reads no result of a step from a device before finish_step.
+  // A step consists of forward_backward, optionally clip_grad_norm and optimizer_step, and
+  // finish_step. Before finish_step the host reads no results from a device.
 
   /// Computes the gradients of the mean loss over the global batch and reduces them.
-  /// microbatches: this rank's grad_accum_steps microbatches, chosen by microbatch_assignment(), of
-  /// equal sizes on all ranks. votes: reduced with the loss; equal count on all ranks. compresses:
-  /// as in StepOptions.
+  /// microbatches: this rank's grad_accum_steps microbatches, chosen by microbatch_assignment(),
+  /// with equal sizes on all ranks. votes: reduced with the loss; equally many on all ranks.
+  /// compresses: as in StepOptions.
   ///
   /// Collective.
   void forward_backward(std::span<const data::Batch> microbatches, const Votes& votes = {},
                         bool compresses = true);
 
-  /// Unscales the gradients by the loss scale and clips their global norm to max_norm (0: no
-  /// clipping). Not clipped if the norm is not finite.
+  /// Divides the gradients by the loss scale and clips their global norm to max_norm (0: no
+  /// clipping). Does not clip if the norm is not finite.
   ///
   /// Collective.
   void clip_grad_norm(double max_norm);
 
-  /// Updates the parameters from clipped gradients; no-op if loss or norm is not finite or exceeds
-  /// the limits.
+  /// Updates the parameters from the gradients, which clip_grad_norm() may have clipped. No-op if
+  /// the loss or norm is not finite or exceeds the limits.
   ///
   /// Collective.
   void optimizer_step(double learning_rate, const StepLimits& limits = {});
@@ -168,9 +168,9 @@ class StepEngine {
   /// Throws:     as finish_step().
   StepResult train_step(std::span<const data::Batch> microbatches, const StepOptions& options);
 
-  /// Computes the loss over the plan's sequences, without dropout: the losses of the sequences are
-  /// added in order. Empty if a rank wanted to stop before the last round began. A round is one
-  /// batch on every data-parallel rank; its losses are reduced while the next rounds compute.
+  /// Computes the loss over the plan's sequences, without dropout, adding the sequences' losses in
+  /// order. A round is one batch on every data-parallel rank; its losses are reduced while the next
+  /// rounds compute. Empty if a rank wanted to stop before the last round began.
   ///
   /// Collective: with equal plans.
   [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan);
@@ -181,8 +181,8 @@ class StepEngine {
                                                std::int64_t batch_size,
                                                const std::function<bool()>& wants_stop = {});
 
-  /// Overwrites replicated parameters and optimizer state by those of the first rank that holds
-  /// them. Changes nothing if all ranks round alike.
+  /// Overwrites replicated parameters and optimizer state by the copies of the first rank that
+  /// holds them. No value changes if all ranks have rounded equally.
   ///
   /// Collective.
   void make_copies_equal() { whole_.make_copies_equal(); }
@@ -215,7 +215,7 @@ class StepEngine {
 
   [[nodiscard]] const Precision& precision() const { return setup_.options.precision; }
   [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
-  /// Values that this rank updates; all without sharding.
+  /// The master weights that this rank updates; all parameters if there is no sharding.
   [[nodiscard]] const param::Arena& parameters() const {
     return data_axis().parameters().masters();
   }
@@ -228,7 +228,7 @@ class StepEngine {
   }
   /// Sets a callback for every intermediate value that blocks report; empty: none.
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
-  /// Sets where the start of each block pass is recorded; null: nowhere.
+  /// Sets the object that records the start of each block pass; null: none.
   void set_activity(base::Activity* activity) { executor_.set_activity(activity); }
 
  private:

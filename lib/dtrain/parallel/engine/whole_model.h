@@ -1,4 +1,4 @@
-// The unsharded view of the model and its state across all ranks: initialisation, iteration over
+// An unsharded view of the model and its state on all ranks: initialisation, iteration over
 // gathered parameters, saving and loading.
 #pragma once
 
@@ -24,7 +24,7 @@ class WholeModel {
              const Updater& updater)
       : setup_(setup), parameters_(parameters), gradients_(gradients), updater_(updater) {}
 
-  /// Initialises this rank's masters from the seed of the options.
+  /// Initialises this rank's masters from EngineOptions::seed.
   ///
   /// Collective: as ParameterStore::refresh.
   void initialise();
@@ -32,8 +32,9 @@ class WholeModel {
   /// Called with a whole parameter, in its storage shape and the masters' dtype; valid during the
   /// call.
   using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
-  /// Visits the values of all parameters of the whole model in order of ids, on every rank,
-  /// gathering one unit at a time. Parameters that the arena lacks are zeros.
+  /// Visits all parameters of the whole model in order of ids, on every rank, with their values
+  /// from the ranks' arenas `values`. Gathers one unit at a time. Parameters that the arena lacks
+  /// are zeros.
   ///
   /// Collective: over all groups.
   void visit(const param::Arena& values, const Visit& visit);
@@ -42,20 +43,20 @@ class WholeModel {
                                                 const param::ArenaLayout& layout,
                                                 at::ScalarType dtype);
 
-  /// Overwrites replicated parameters and optimizer state by those of the first rank that holds
-  /// them.
+  /// Overwrites replicated parameters and optimizer state by the copies of the first rank that
+  /// holds them.
   ///
   /// Collective: over all groups.
   void make_copies_equal();
 
   /// Returns this rank's part of the checkpointed state, sharing memory: model.NAME and
-  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer; not for frozen parameters)
-  /// in storage shapes, optimizer.num_updates, with loss scaling optimizer.loss_scale, and the
-  /// gradient reducer's error-feedback state as reducer.NAME.
+  /// optimizer.STATE.NAME in storage shapes (STATE is exp_avg, exp_avg_sq or momentum_buffer;
+  /// frozen parameters have none), optimizer.num_updates, optimizer.loss_scale if the loss is
+  /// scaled, and the gradient reducer's error-feedback state as reducer.NAME.
   [[nodiscard]] checkpoint::State state() const;
-  /// Loads a checkpoint. A missing loss scale is reset. frozen_before: parameters that were frozen
-  /// in the run that saved. Their optimizer state may be missing: if they are trained now, it
-  /// starts at zero, which rank 0 reports.
+  /// Loads a checkpoint. Resets the loss scale if the checkpoint has none. frozen_before:
+  /// parameters that were frozen when the checkpoint was saved. Their optimizer state may be
+  /// missing; if they are trained now, it starts at zero, and rank 0 reports this.
   ///
   /// Collective: over all groups.
   void load_state(checkpoint::Source& source, std::span<const std::string> frozen_before = {});

@@ -18,17 +18,18 @@ struct BlockLoad {
 
 using model::BlockRange;
 
-/// Assigns split[i] of the model's `num_layers` layers to part i. The embedding joins the first
-/// part, the head the last.
+/// Assigns the next split[i] of the model's `num_layers` layers to part i. The first part also gets
+/// the embedding, the last part the head.
 ///
 /// Throws: Error{usage} if the split does not fit (config::require_layers_fit).
 [[nodiscard]] std::vector<BlockRange> split_manually(const PipelineShape& shape,
                                                      std::int64_t num_layers,
                                                      const std::vector<std::int64_t>& split);
 
-/// Returns the split, with at least one level per part, that minimises the FLOPs of the most
-/// expensive part, since all stages wait for the slowest. Ties are broken by the smallest peak of
-/// saved activations: bytes of a part's blocks times its microbatches in flight.
+/// Returns the split, with at least one layer per part, that minimises the FLOPs of the most
+/// expensive part, because all stages wait for the slowest. Of equal splits it returns the one with
+/// the smallest peak of saved activations: the bytes of a part's blocks times its microbatches in
+/// flight.
 ///
 /// blocks: embedding, layers, head.
 /// Throws: Error{usage} if there are fewer layers than parts (config::require_layers_fit).

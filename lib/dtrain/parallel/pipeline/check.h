@@ -1,4 +1,5 @@
-// Validates schedules, counts activations in flight, and simulates pass times with free messages.
+// Validates pipeline schedules, counts activations in flight, and simulates pass times, assuming
+// that messages take no time.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace dtrain::parallel {
 
-/// Peak activations in flight on a stage. One activation is that of one microbatch in one chunk,
-/// between its forward and backward pass.
+/// Peak number of activations in flight on a stage. An activation belongs to one microbatch in one
+/// chunk, and is in flight between the forward and the backward pass.
 struct InFlight {
   std::int64_t activations = 0;        ///< peak over all chunks together
   std::vector<std::int64_t> by_chunk;  ///< peak of each chunk
@@ -17,11 +18,11 @@ struct InFlight {
 
 [[nodiscard]] InFlight in_flight(const PipelineShape& shape, const StageSchedule& schedule);
 
-/// Checks that every pass occurs exactly once, forward before backward, backward passes of a chunk
-/// in microbatch order; that messages are received before the pass that needs them and sent after
-/// the pass that makes them, receives in the order of sends; and that no stage deadlocks.
+/// Checks that every pass occurs exactly once, forward before backward, and backward passes of a
+/// chunk in microbatch order; that receives precede the pass that needs them, and sends follow the
+/// pass that makes them; that receives are in the order of sends; and that no stage deadlocks.
 ///
-/// Returns activations in flight by stage.
+/// Returns: activations in flight by stage.
 /// Throws:  Error{internal} naming the stage and the first wrong action.
 std::vector<InFlight> check_pipeline_schedule(const PipelineShape& shape,
                                               const std::vector<StageSchedule>& schedules);
@@ -31,7 +32,7 @@ std::vector<InFlight> check_pipeline_schedule(const PipelineShape& shape,
 /// Units: any, the same for both.
 struct PassDurations {
   double forward = 1;
-  double backward = 2;  ///< two products, for input and weight gradients, per forward product
+  double backward = 2;  ///< per forward product, two: for the input and the weight gradient
 };
 
 struct TimedPass {

@@ -1,10 +1,10 @@
-// Pipeline schedules. The model is cut into parts of consecutive blocks; each pipeline rank, a
-// stage, holds one or more, and microbatches flow through them.
+// Pipeline schedules. The model is cut into parts of consecutive blocks. Each pipeline rank, called
+// a stage, holds one or more parts, and microbatches flow through them.
 //
 // This folder computes, as plain data, the ordered actions of each stage; the step engine executes
 // them. Read in this order:
 //
-//   schedule.h  actions of a schedule: passes, in the order that defines it, and messages
+//   schedule.h  actions of a schedule: the ordered passes that define it, and messages
 //   check.h     validation, activations in flight, simulated times and the bubble
 //   balance.h   assignment of blocks to parts
 //
@@ -20,8 +20,8 @@
 //   stage 2  .. .. F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. B0--- B1--- B2--- ...
 //   stage 3  .. .. .. F0 F1 F2 F3 F4 F5 F6 F7 B0--- B1--- B2--- ...
 //
-// A stage is idle until the first microbatch reaches it, and again until the last gradients return:
-// this bubble lasts (stages - 1) forward and backward passes, independent of the number of
+// A stage is idle until the first microbatch reaches it, and again until the first gradients
+// return: this bubble lasts (stages - 1) forward and backward passes, independent of the number of
 // microbatches. Worse, when the first backward pass begins, every stage holds the activations of
 // all 8 microbatches.
 //
@@ -32,8 +32,8 @@
 //   stage 2  .. .. F0 F1 .. .. B0--- F2 B1--- F3 B2--- F4 B3--- F5 B4--- F6 B5--- F7 B6--- .. B7---
 //   stage 3  .. .. .. F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7---
 //
-//   warm-up    The last stage has a gradient right after its first forward pass; each earlier
-//              stage runs one more forward pass until that gradient arrives.
+//   warm-up    The last stage has a gradient right after its first forward pass. Each earlier stage
+//              runs one more forward pass than the next stage before its first gradient arrives.
 //   steady     Forward and backward passes alternate: each backward pass frees the activations
 //              that the next forward pass needs.
 //   cool-down  Backward passes of the microbatches still in flight.
@@ -41,9 +41,9 @@
 // The bubble is the same as GPipe's, but stage s holds at most stages - s microbatches.
 //
 // Interleaved 1F1B shrinks the bubble. Each stage holds V small chunks of the model instead of one
-// large one, so filling and draining the pipeline takes 1/V of the time, for V times the messages
-// and more activations in flight. Microbatches pass in groups of `stages`: a group goes through the
-// first chunks of all stages, then through the second ones, and so on.
+// large one, so filling and draining the pipeline takes 1/V of the time; the price is V times the
+// messages and more activations in flight. Microbatches pass in groups of `stages`: a group passes
+// through the first chunks of all stages, then through the second chunks, and so on.
 #pragma once
 
 #include <cstdint>
@@ -76,14 +76,15 @@ struct PipelineShape {
 /// One action of a stage. kind: a pass or a message.
 struct StageAction {
   ActionKind kind = ActionKind::forward;
-  std::int64_t chunk = 0;  ///< of this stage
+  std::int64_t chunk = 0;  ///< chunk of this stage
   MicrobatchId microbatch = {};
 
   bool operator==(const StageAction&) const = default;
 };
 
-/// One stage's actions in a step, in order. Sends do not block; receives are posted, and the pass
-/// that needs one waits for it. Messages of one kind between two stages match receives in order.
+/// One stage's actions in a step, in order. Sends do not block. Receives are posted, and the pass
+/// that needs the message waits for it. Messages of one kind between two stages match receives in
+/// order.
 using StageSchedule = std::vector<StageAction>;
 
 /// Returns a text such as "forward of chunk 0, microbatch 3".

@@ -1,4 +1,4 @@
-// Plans one rank of a job from the configuration alone; any process can plan any rank.
+// Plans one rank of a job from its configuration; any process can plan any rank.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Plan {
   mesh::MeshShape mesh;
   DataPlan data;
   PipelinePlan pipeline = {};  ///< default-initialised for one stage
-  bool splits_vocab = false;   ///< over the tensor axis; false if tp is 1
+  bool splits_vocab = false;   ///< split the vocabulary over the tensor axis; false if tp is 1
 
   bool operator==(const Plan&) const = default;
 };
@@ -37,33 +37,33 @@ struct Plan {
 /// Throws: Error{internal} for a strategy that config::resolve rejects.
 [[nodiscard]] Plan make_plan(const config::LayoutConfig& layout);
 
-/// Units: FLOPs per rank and step; a multiply-add counts 2. Tensor-parallel ranks share a block's
-///        FLOPs equally.
+/// The computation of a rank in a step.
+///
+/// Units: FLOPs; a multiply-add counts 2. Tensor-parallel ranks share a block's FLOPs equally.
 struct StepFlops {
-  double passes = 0;      ///< forward and backward, the latter counted as twice the former
+  double passes = 0;      ///< forward and backward passes; backward counts as twice forward
   double recomputed = 0;  ///< recomputed forward passes
 };
 
-/// Everything known about a rank before it allocates memory or communicates.
+/// The complete plan of a rank, made before it allocates memory or communicates.
 struct RankPlan {
-  std::unique_ptr<model::Model> model;  ///< this rank's part
-  StagePosition place;                  ///< in the pipeline
-  EngineOptions options;                ///< with precision, data axis, recompute and actions
+  std::unique_ptr<model::Model> model;  ///< this rank's part of the model
+  StagePosition place;                  ///< the rank's position in the pipeline
+  EngineOptions options;                ///< including precision, data axis, recompute and actions
   param::ArenaLayout units;
   MemoryPlan memory;
   DataTraffic traffic;
   StepFlops flops;
 };
 
-/// Plans the rank at `coordinate` of the mesh. Allocates no tensor of a parameter's or an
-/// activation's size.
+/// Plans the rank at `coordinate` of the mesh. Allocates no parameters and no activations.
 ///
 /// config: resolved.
 /// Throws: Error{usage} for a --freeze name without a parameter, or a --pp-split or --schedule-pp
 ///         that does not fit; as choose_recompute.
 [[nodiscard]] RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate);
 
-/// Returns how the rank's gradients are all-reduced over its replicas. `plan` must outlive the
+/// Returns the setup of the rank's gradient all-reduce over replicas. `plan` must outlive the
 /// result.
 [[nodiscard]] AllReducerSetup replica_reduction(const RankPlan& plan);
 

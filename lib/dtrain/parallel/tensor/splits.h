@@ -5,15 +5,16 @@
 //
 // All ranks have the same x. Rank r has rows W_r of the weight and computes their outputs:
 //
-//   forward    y_r = x W_rᵀ               no communication: what follows (ReLU, products of
-//                                         neurons) is element-wise
+//   forward    y_r = x W_rᵀ               no communication: the operations that follow (ReLU,
+//                                         products of neurons) are element-wise
 //   backward   dx  = Σ_r dy_r W_r         one all_reduce, of x's size
 //              dW_r = dy_rᵀ x             local: only rank r owns W_r
 //
 // dW_r does not depend on the sum, so it is computed while dx is reduced.
 //
-// Source: Shoeybi et al., Megatron-LM (2019), section 3: the operator f. Differs: other split parts
-//         of a block may read x (attention reads it as values); their gradients join the same sum.
+// Source: Shoeybi et al., Megatron-LM (2019), section 3: the operator f. Differs: other split
+//         operations of a block may read x (attention reads it as values); their gradients are part
+//         of the same all_reduce.
 //
 // Row split: inputs are divided among ranks.
 //
@@ -57,34 +58,36 @@ namespace dtrain::parallel {
 /// The group over which a product is split.
 struct ProductSplit {
   comm::ProcessGroup& group;
-  /// Ranks share a head, so float16 products are computed in float32.
+  /// True if ranks share a head; float16 products are then computed in float32.
   bool shares_heads = false;
 };
 
-/// Column-split product of x (1, rows, D), shared by all weights, or (h, rows, D), one for each,
-/// and weight (h, N, D), this rank's rows. Other split operations of the block must read the
-/// returned x instead of x; it has x's shape, and is float32 for float16.
+/// Column-split product. Other split operations of the block must read the returned x instead of x.
+///
+/// Shapes: x (1, rows, D), shared by all weights, or (h, rows, D), one for each weight; weight
+///         (h, N, D), this rank's rows; the returned x has x's shape, and is float32 for float16.
 ///
 /// Collective: the backward pass, every rank of the group.
 [[nodiscard]] model::ColumnSplit column_split(const ProductSplit& split, const at::Tensor& x,
                                               const at::Tensor& weight);
 
-/// Row-split product: Σ x W over h and the group's ranks. x (h, rows, N), weight (h, N, D), this
-/// rank's; returns (rows, D) in x's dtype, with equal bits on every rank.
+/// Row-split product: Σ x W over h and the group's ranks. The result has equal bits on every rank.
 ///
+/// Shapes:     x (h, rows, N), weight (h, N, D), both this rank's part; returns (rows, D) in x's
+///             dtype.
 /// Collective: the forward pass, every rank of the group.
 [[nodiscard]] at::Tensor row_split(const ProductSplit& split, const at::Tensor& x,
                                    const at::Tensor& weight);
 
-/// All-reduces `partial` to dtype `result`. The backward pass passes the gradient, equal on all
-/// ranks, through.
+/// All-reduces `partial`; the result has dtype `result`. The gradient is equal on all ranks, and
+/// the backward pass returns it unchanged.
 ///
 /// Collective: the forward pass, every rank of the group.
 [[nodiscard]] at::Tensor reduce(comm::ProcessGroup& group, const at::Tensor& partial,
                                 at::ScalarType result);
 
 /// Vocabulary-split embedding: weight (V/tp, D), ids (...) int64 -> (..., D), float32 for a 16-bit
-/// weight. Reduced in the weight's dtype, which is exact: all but one of the addends are 0.
+/// weight. Reduced in the weight's dtype, which is exact because all addends but one are 0.
 ///
 /// Collective: the forward pass, every rank of the group.
 [[nodiscard]] at::Tensor split_embedding(comm::ProcessGroup& group, const at::Tensor& weight,
@@ -97,8 +100,8 @@ struct ProductSplit {
 [[nodiscard]] at::Tensor split_cross_entropy(comm::ProcessGroup& group, const at::Tensor& logits,
                                              const at::Tensor& targets, std::int64_t first);
 
-/// Makes this rank's tensor axis, with the subgroups that its model declares; local arithmetic if
-/// tp is 1. The groups must outlive it.
+/// Makes this rank's tensor axis, with the subgroups that its model declares. If tp is 1, the axis
+/// does not communicate. The groups must outlive it.
 ///
 /// Threads: one, which runs forward and backward passes.
 [[nodiscard]] std::unique_ptr<model::TensorAxis> make_tensor_axis(const mesh::MeshGroups& groups);

@@ -11,7 +11,7 @@
 
 namespace dtrain::planner {
 
-/// Times of one rank that holds the whole model, or its tensor-parallel slice.
+/// Compute times of one rank that holds the whole model, or its tensor-parallel slice of it.
 ///
 /// Units: seconds.
 struct ComputeTimes {
@@ -25,7 +25,7 @@ struct LinkRate {
   double bytes_per_second = 0;  ///< 0: free
 };
 
-/// Measures all-reduces of `group`.
+/// Measures the link by all-reduces over `group`.
 ///
 /// Collective: every rank of `group`.
 [[nodiscard]] LinkRate measure_link(comm::ProcessGroup& group);
@@ -46,22 +46,24 @@ struct MemoryLimits {
   [[nodiscard]] std::int64_t of_rank(std::int64_t ranks) const;
 };
 
-/// Returns the memory that this machine and its control groups have available now. Call before
-/// measurements, whose memory in this process counts as used.
+/// Returns the memory that is available now on this machine and in its control groups, in bytes.
+/// Call before measurements: memory that they use in this process is not available.
 [[nodiscard]] std::int64_t available_memory();
 
-/// A single-rank or tensor-parallel job that is timed in place of another job, and scaling factors.
+/// A single-rank or tensor-parallel job that is timed instead of another job, with factors that
+/// scale its times.
 struct TimedJob {
   config::Config config;
   double pass_factor = 1;    ///< pass time of the other job over this one's
-  double update_factor = 1;  ///< likewise for updates
+  double update_factor = 1;  ///< update time of the other job over this one's
 };
 
-/// Returns the job to time for `config`: the same model without other axes, --memory-limit and
-/// recomputation, which predict() adds. If the model has more than `most_levels` layers or does not
-/// fit in `memory` bytes, layers are removed and the factors are ratios of FLOPs and parameters.
+/// Returns the job to time for `config`: the same model with the tensor axis only, and without
+/// --memory-limit and recomputation, which predict() adds. If the model has more than `max_layers`
+/// layers or does not fit in `memory` bytes, layers are removed; the factors are then ratios of
+/// FLOPs and of parameters.
 ///
-/// Throws: Error{usage} if even one level does not fit; as parallel::rank_plan.
+/// Throws: Error{usage} if even one layer does not fit; as parallel::rank_plan.
 [[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory,
                                  std::int64_t max_layers);
 
@@ -72,12 +74,12 @@ struct TimedJob {
 class MachineRates {
  public:
   MachineRates() = default;
-  /// link: already measured between the job's ranks.
+  /// link: the rate already measured between the job's ranks.
   explicit MachineRates(const LinkRate& link) : link_(link) {}
 
-  /// Measures compute times. config: resolved; of its layout only tp matters. Runs a few steps; for
-  /// a large model, one step with fewer layers. If half the microbatch takes at least half a
-  /// second, doubles that time instead of running.
+  /// Measures compute times by running a few steps or, for a large model, one step with fewer
+  /// layers. If the time of half the microbatch is known and at least half a second, returns twice
+  /// that time instead. config: resolved; of its layout only tp is used.
   [[nodiscard]] const ComputeTimes& compute(const config::Config& config);
   /// Returns the link passed to the constructor, or measures it between two threads of this
   /// machine.

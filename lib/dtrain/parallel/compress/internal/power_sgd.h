@@ -7,16 +7,16 @@
 
 namespace dtrain::parallel {
 
-/// Sends rank-r factors of a matrix M (rows, columns), found by one step of power iteration: with
-/// the previous step's Q (columns, r), P = M Q is all-reduced and orthonormalised, then Q = M^T P
-/// is all-reduced. P Q^T approximates the sum of M over ranks. P (M^T P)^T is a rank's own
-/// contribution to it; the residual is M minus that contribution.
+/// Approximates a matrix M (rows, columns) by rank-r factors from one step of power iteration. With
+/// the previous step's Q (columns, r), P = M Q is all-reduced and orthonormalised; then Q = M^T P
+/// is all-reduced. P Q^T approximates the sum of M over ranks. This rank contributes P (M^T P)^T to
+/// it; the residual is M minus this contribution.
 ///
 /// Format: P (rows, r), then Q (columns, r), in the dtype of gradients.
 ///
 /// Every rank computes bit-identical P Q^T and orthonormal columns, independent of thread count and
-/// CPU type. The initial Q is drawn from a seed that depends on the parameter's number; columns
-/// that become 0 are reset to it.
+/// CPU type. The initial Q is random, with a seed that depends on the parameter's id; columns of Q
+/// that become 0 are reset to their initial values.
 ///
 /// Source: Vogels, Karimireddy, Jaggi, PowerSGD (NeurIPS 2019), algorithms 1 and 2.
 class PowerSgd final : public Scheme {

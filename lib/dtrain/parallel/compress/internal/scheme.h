@@ -1,5 +1,4 @@
-// Splits a rank's gradients into parts, and defines the interface of a scheme that compresses one
-// part.
+// Splits a rank's gradients into parts; defines the interface of a compression scheme for one part.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,10 +23,10 @@ struct Compression {
 
 /// Contiguous gradients that are sent together.
 struct GradientPart {
-  param::ElementRange range;  ///< of the arena
-  param::ParameterId id{};    ///< the last parameter that it covers
+  param::ElementRange range;  ///< range in the arena
+  param::ParameterId id{};    ///< the last parameter that the part covers
   bool is_compressed = false;
-  /// Matrix shape, if the scheme needs one; whole rows.
+  /// Matrix shape, if the scheme needs one; the part then consists of whole rows.
   std::int64_t rows = 0;
   std::int64_t columns = 0;
 
@@ -35,10 +34,10 @@ struct GradientPart {
 };
 
 /// Splits the shard's trained gradients, without padding, from the arena's end to its beginning,
-/// since the last parameters' gradients are final first. Neighbouring uncompressed parts of one
-/// unit are merged.
+/// because the last parameters' gradients are ready first. Adjacent uncompressed parts of one unit
+/// are merged.
 ///
-/// compression: not none.
+/// compression: must not be `none`.
 [[nodiscard]] std::vector<GradientPart> gradient_parts(const param::ArenaLayout& layout,
                                                        param::ShardId shard,
                                                        const Compression& compression);
@@ -59,13 +58,13 @@ class Scheme {
   virtual void begin(const at::Tensor& values) = 0;
   /// Sends the second message; no-op for schemes with one.
   virtual void advance() {}
-  /// Writes the sum over ranks to `sum` (n), with equal bits on all of them.
+  /// Writes the sum over ranks to `sum` (n), with equal bits on all ranks.
   virtual void finish(const at::Tensor& sum) = 0;
   /// Carries this step's state over to the next. Called only after an update; otherwise the next
   /// step starts from the same state as this one.
   virtual void commit() {}
 
-  /// Returns the state kept across steps, 2 dims, equal on all ranks; undefined: none.
+  /// Returns the state kept across steps, a matrix equal on all ranks; undefined if there is none.
   [[nodiscard]] virtual at::Tensor factor() const { return {}; }
 };
 
@@ -77,7 +76,7 @@ struct SchemeCosts {
   std::int64_t work = 0;     ///< temporaries during compression
   std::int64_t sent = 0;     ///< per step, in a ring
   std::int64_t calls = 0;    ///< collective calls per step
-  std::int64_t factor = 0;   ///< of factor(), as checkpointed
+  std::int64_t factor = 0;   ///< size of factor() in checkpoints
 };
 
 /// Returns the bytes that a rank sends in a ring all-reduce of `bytes`.
@@ -85,11 +84,12 @@ struct SchemeCosts {
   return 2 * bytes * (num_ranks - 1) / num_ranks;
 }
 
-/// part.is_compressed must be true. num_ranks: of the group; dtype: of gradients.
+/// Predicts the costs of a part; part.is_compressed must be true. num_ranks: size of the group;
+/// dtype: gradient dtype.
 [[nodiscard]] SchemeCosts scheme_costs(const GradientPart& part, const config::Compression& scheme,
                                        std::int64_t num_ranks, at::ScalarType dtype);
 
-/// `group` and what `allocate` refers to must outlive the scheme.
+/// Makes the scheme of a part. `group` and what `allocate` refers to must outlive it.
 [[nodiscard]] std::unique_ptr<Scheme> make_scheme(const GradientPart& part,
                                                   const config::Compression& scheme,
                                                   comm::ProcessGroup& group, at::ScalarType dtype,

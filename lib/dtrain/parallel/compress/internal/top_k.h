@@ -7,12 +7,13 @@
 
 namespace dtrain::parallel {
 
-/// Sends the largest values by magnitude of a part (a fraction `ratio` of its values), rounded to
-/// bfloat16, to all ranks; each rank adds the received messages in rank order.
+/// Sends the fraction `ratio` of a part's values with the largest magnitudes, rounded to bfloat16,
+/// to all ranks; each rank adds the received messages in rank order.
 ///
 /// Format of a message of c entries: c gaps of uint16, then c values of bfloat16. An entry's index
-/// is the prefix sum of the gaps. Entries of value 0 bridge gaps beyond 65535, and unused entries
-/// repeat the last index with value 0, so c is equal on all ranks and no message needs a length.
+/// is the prefix sum of the gaps. Entries of value 0 bridge gaps beyond 65535. Unused entries
+/// repeat the last index with value 0, so c is equal on all ranks and messages need no length
+/// field.
 ///
 /// In parts of more than kExact elements the threshold is estimated from a sample: slightly fewer
 /// values may be sent, never more.
@@ -32,7 +33,7 @@ class TopK final : public Scheme {
   void begin(const at::Tensor& values) override;
   void finish(const at::Tensor& sum) override;
 
-  /// Encodes the largest values into `message` and subtracts what it sends from `values`.
+  /// Encodes the largest values into `message` and subtracts the encoded values from `values`.
   static void compress(const at::Tensor& values, double ratio, const at::Tensor& message);
   /// Adds a message's values to `sum` (n).
   static void decompress(const at::Tensor& message, const at::Tensor& sum);

@@ -12,9 +12,9 @@ namespace dtrain::parallel {
 
 /// All-reduces the gradient arena in buckets. Without compression, buckets are equal-sized ranges,
 /// split at frozen parameters; with compression, each of gradient_parts() is a bucket. Buckets are
-/// ordered from the arena's end to its beginning, since the last parameters' gradients are final
-/// first. In the last microbatch a bucket's all-reduce starts when its gradients are ready and its
-/// predecessors have started, so every rank starts them in the same order. Ignores units.
+/// ordered from the arena's end to its beginning, because the last parameters' gradients are ready
+/// first. In the last microbatch a bucket's all-reduce starts when its gradients are ready and all
+/// earlier buckets have started, so every rank starts them in the same order. Ignores units.
 ///
 /// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may split parameters, and
 ///         need no copies, since gradients are stored in one arena.
@@ -52,8 +52,8 @@ class BucketReducer final : public GradientReducer {
  private:
   struct Bucket {
     param::ElementRange range;
-    std::int64_t num_parameters = 0;  // that overlap the range
-    std::int64_t pending = 0;         // of those, not ready in this step
+    std::int64_t num_parameters = 0;  // parameters that overlap the range
+    std::int64_t pending = 0;         // those of them that are not ready in this step
   };
 
   [[nodiscard]] bool is_in_last_microbatch() const;

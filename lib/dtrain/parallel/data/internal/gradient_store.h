@@ -15,7 +15,7 @@ namespace dtrain::parallel {
 /// Gradient arenas of the trained parameters, accumulated over microbatches.
 ///
 /// With Reduction::ordered, each microbatch's gradient is computed separately, so its bits do not
-/// depend on the rank, and microbatches are added in the order of comm/tree_order.h, which takes
+/// depend on the rank. Microbatches are then added in the order of comm/tree_order.h, which needs
 /// one spare arena per level of the tree. With Reduction::fast every gradient is added to one arena
 /// as it arrives.
 ///
@@ -28,7 +28,8 @@ class GradientStore : public param::GradientMemory {
 
   /// Begins a microbatch; each step begins with microbatch 0.
   void begin_microbatch(data::MicrobatchId id);
-  /// Returns the parameter's place in the current microbatch's gradient. It must not be frozen.
+  /// Returns where to add the parameter's gradient of the current microbatch. The parameter must
+  /// not be frozen.
   [[nodiscard]] param::GradientTarget gradient_of(param::ParameterId id) override;
   /// As GradientReducer::mark_gradient_ready; no-op if the parameter is frozen.
   void mark_gradient_ready(param::ParameterId id);

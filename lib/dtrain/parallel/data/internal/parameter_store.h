@@ -14,10 +14,10 @@
 
 namespace dtrain::parallel {
 
-/// Owns a rank's master weights and gathers the units that blocks read. If every rank keeps all
-/// parameters gathered in the masters' dtype, as without sharding, the masters are whole and blocks
-/// read them directly. Otherwise a rank's masters are its shards, and blocks read units that are
-/// all-gathered from all shards.
+/// Owns a rank's master weights ("masters") and gathers the units that blocks read. If every rank
+/// keeps all parameters gathered in the masters' dtype, for example without sharding, the masters
+/// are whole and blocks read them directly. Otherwise a rank's masters are its shards, and blocks
+/// read units that are all-gathered from all shards.
 ///
 /// Collective: begin_gather and the refresh functions, over the shards, in the same order.
 /// Throws:     what Work::wait throws.
@@ -28,7 +28,8 @@ class ParameterStore {
     at::ScalarType master_dtype = at::kFloat;
     at::ScalarType compute_dtype = at::kFloat;
     bool keeps_units = true;  ///< units stay gathered; false: use begin_gather() and free()
-    /// Holds the masters, if keeps_units is false; null: they are in the compute device's memory.
+    /// Holds the masters; requires keeps_units to be false. Null: they are in the compute device's
+    /// memory.
     param::OffloadMemory* offload = nullptr;
   };
 
@@ -41,7 +42,7 @@ class ParameterStore {
   [[nodiscard]] static MemoryPlan memory(const param::ArenaLayout& layout,
                                          const UnitSchedule& schedule, const Options& options);
 
-  /// Only the owner of an element has its current value.
+  /// The masters. An element's value is current only on the rank that owns it.
   [[nodiscard]] const param::Arena& masters() const { return masters_; }
   /// Parameters that blocks read, in the compute dtype; valid while their unit is gathered.
   [[nodiscard]] const param::ParameterViews& views() const { return views_; }
@@ -51,7 +52,7 @@ class ParameterStore {
   ///
   /// Async: wait() completes it.
   void begin_gather(param::UnitId unit);
-  /// Blocks until a gather of the unit in flight, if any, has completed.
+  /// Blocks until the unit's gather, if one is in flight, has completed.
   void wait(param::UnitId unit);
   void free(param::UnitId unit);
   [[nodiscard]] bool is_gathered(param::UnitId unit) const;

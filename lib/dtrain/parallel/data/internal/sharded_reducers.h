@@ -16,8 +16,8 @@
 
 namespace dtrain::parallel {
 
-/// Base class: reduce-scatters units over the shards in the order of the calls, then all-reduces
-/// each shard over the replicas, with compression, once it holds the step's sum.
+/// Base class: reduce-scatters units over the shards in the order of the calls. When a shard holds
+/// the step's sum, all-reduces it over the replicas, with optional compression.
 ///
 /// Collective: begin_reduce_scatter, over the shards; finish, over shards and replicas; in the same
 ///             order on all ranks.
@@ -79,8 +79,8 @@ class ShardedReducer : public GradientReducer {
   std::deque<InFlightReduction> in_flight_;
 };
 
-/// Accumulates full gradients and reduce-scatters each unit in the last microbatch, in place:
-/// ZeRO-1, and local accumulation.
+/// Accumulates full gradients and reduce-scatters each unit in place, in the last microbatch. Used
+/// for ZeRO-1 and for local accumulation.
 class FullGradientReducer final : public ShardedReducer {
  public:
   FullGradientReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
@@ -102,9 +102,9 @@ class FullGradientReducer final : public ShardedReducer {
 };
 
 /// Keeps gradients as shards; a unit's full gradient exists only from its first gradient to its
-/// reduction. Units are reduce-scattered in every microbatch, and the shards accumulated over
-/// microbatches in tree order. Tied units that are reduced at every use are accumulated in the
-/// order of arrival.
+/// reduction. Units are reduce-scattered in every microbatch, and shards are accumulated over
+/// microbatches in tree order. Units with tied parameters that are reduced after every use are
+/// accumulated in order of arrival.
 ///
 /// Memory: 1 + log2(microbatches) shards, and at most two full units: one that receives gradients
 ///         and one being reduced.
@@ -126,10 +126,10 @@ class GradientShardReducer final : public ShardedReducer {
 
  private:
   struct Unit {
-    std::unique_ptr<UnitBuffer> buffer;  // allocated: this microbatch's full gradient
+    std::unique_ptr<UnitBuffer> buffer;  // while allocated, this microbatch's full gradient
     std::vector<bool> has_gradient;      // by parameter of the unit
     std::int64_t num_reductions = 0;     // per step
-    std::int64_t started = 0;            // of those
+    std::int64_t started = 0;            // reductions started in this step
     std::int64_t completed = 0;
     std::size_t depth = 0;  // partial sums on the stack
   };

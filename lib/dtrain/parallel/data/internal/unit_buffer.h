@@ -1,4 +1,4 @@
-// Full values of one unit, in memory that is allocated and released repeatedly.
+// The full values of one unit, in memory that is allocated and released repeatedly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,28 +9,29 @@
 
 namespace dtrain::parallel {
 
-/// Tensors that outlive their memory: a holder, such as an autograd graph that saved one, sees the
-/// new values after the next allocate(). While released, their data pointer is null and they must
-/// not be read. Debug builds overwrite memory before releasing it.
+/// A flat tensor and its views, which stay valid while their memory is released and allocated
+/// again: an autograd graph that has saved one sees the new values after the next allocate(). While
+/// released, the tensors have a null data pointer and must not be read. Debug builds overwrite
+/// memory before releasing it.
 ///
-/// The tensors own the memory, so a call still in flight when this is destroyed after a rank
-/// failure keeps its buffers.
+/// The tensors own the memory, so if this is destroyed after a rank failure, a call that is still
+/// in flight keeps its buffers.
 ///
 /// Threads: one.
 class UnitBuffer {
  public:
-  /// options: dtype, and the device of memory from `allocate`. `layout` and what `allocate` refers
-  /// to must outlive this.
+  /// options: dtype and device; memory from `allocate` must lie on that device. `layout` and what
+  /// `allocate` refers to must outlive this.
   UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, const at::TensorOptions& options,
              param::ArenaAllocator allocate);
 
-  /// Allocates zeroed memory. Must not be allocated.
+  /// Allocates zeroed memory; none may be allocated yet.
   void allocate();
   /// No-op if not allocated.
   void release();
   [[nodiscard]] bool is_allocated() const;
 
-  /// (elements of the unit, padding included).
+  /// The elements of the unit, padding included, as a tensor of one dim.
   [[nodiscard]] const at::Tensor& flat() const { return flat_; }
   /// Returns the parameter, which must belong to this unit, in its storage shape.
   [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;

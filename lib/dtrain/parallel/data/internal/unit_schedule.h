@@ -19,7 +19,7 @@ namespace dtrain::parallel {
 using config::WrapPolicy;
 
 /// Returns the first parameter of each unit. No unit crosses the boundaries region_begins
-/// (ascending from 0). Parameters that this rank does not hold form no unit of their own.
+/// (ascending from 0). No unit consists only of parameters that this rank does not hold.
 [[nodiscard]] base::IndexedVector<param::UnitId, param::ParameterId> unit_begins(
     const model::Model& model, const WrapPolicy& policy,
     std::span<const param::ParameterId> region_begins);
@@ -28,8 +28,8 @@ using config::WrapPolicy;
 struct UnitUses {
   /// Units of each block, ascending.
   base::IndexedVector<BlockId, std::vector<param::UnitId>> of_block;
-  /// Units of all blocks recomputed for a block's backward pass, and its own; empty without
-  /// recomputation.
+  /// Units used in each block's backward pass: those of the block and of all blocks recomputed for
+  /// it. Empty without recomputation.
   base::IndexedVector<BlockId, std::vector<param::UnitId>> of_backward = {};
   /// Units that are gathered, but never reduced.
   std::set<param::UnitId> frozen = {};
@@ -53,8 +53,8 @@ enum class Reshard {
 struct UnitScheduleOptions {
   Reshard reshard = Reshard::after_use;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
-  bool forward_prefetch = false;   ///< gather the next unit during the use of one
-  std::int64_t limit_gathers = 2;  ///< units gathered or in flight; only a needed unit exceeds it
+  bool forward_prefetch = false;        ///< gather the next unit while a unit is in use
+  std::int64_t limit_gathers = 2;       ///< limit of units gathered or in flight, for prefetching
   bool reduce_every_microbatch = true;  ///< false: only the last microbatch
 
   bool operator==(const UnitScheduleOptions&) const = default;
@@ -71,7 +71,8 @@ struct UnitEvent {
 };
 
 /// The events around each action, in order. Gathers and reductions start there and run
-/// asynchronously; units that an action uses are waited for between `before` and the action.
+/// asynchronously. Between the `before` events and the action, the executor waits for the units
+/// that the action uses.
 struct UnitSchedule {
   std::vector<std::vector<UnitEvent>> before;  ///< by action
   std::vector<std::vector<UnitEvent>> after;

@@ -39,18 +39,18 @@ class PassRunner {
 
   /// Sets a microbatch's input.
   virtual void begin(MicrobatchId microbatch, const MicrobatchInput& input) = 0;
-  /// Frees everything kept for the microbatch.
+  /// Frees everything saved for the microbatch.
   virtual void end(MicrobatchId microbatch) = 0;
   /// Runs one block on the previous block's output. Returns the last block's per-token losses (B,
   /// T), valid until the next pass; undefined for other blocks.
   virtual at::Tensor forward(BlockId block, MicrobatchId microbatch) = 0;
-  /// Runs the block's backward pass, after recomputing its group as needed. seed: gradient of each
+  /// Runs the block's backward pass; first recomputes its group if needed. seed: gradient of each
   /// token's loss; used by the last block only.
   virtual void backward(BlockId block, MicrobatchId microbatch, double seed,
                         const OnGradientReady& on_gradient_ready) = 0;
 };
 
-/// Gradient of a parameter from one use in a block.
+/// The gradient of a parameter from one of its uses in a block.
 struct ParameterGradient {
   param::ParameterId id;
   at::Tensor value = {};  ///< in storage shape; undefined: no gradient
@@ -65,43 +65,43 @@ struct ReceivedInputs {
   std::int64_t bytes = 0;  ///< per input
 };
 
-/// Runs blocks on detached inputs and keeps each block's graph, or what its native backward reads,
-/// until its backward pass. Recomputed blocks keep only their group's input (RecomputeGroup); their
-/// graphs are built right before the backward pass.
+/// Runs blocks on detached inputs and saves each block's autograd graph, or the tensors of its
+/// native backward, until its backward pass. Recomputed blocks save only their group's input
+/// (RecomputeGroup); their graphs are built right before the backward pass.
 ///
-/// Calls `on_gradient_ready` once per parameter and microbatch, when the last recorded use of the
-/// last block that lists the parameter has added its gradient. If backward passes of several
-/// microbatches alternate (Options::interleaved_microbatches), it is called once for all of them.
+/// Calls `on_gradient_ready` once per parameter and microbatch, when the last block that lists the
+/// parameter has added its gradient. If backward passes of several microbatches alternate
+/// (Options::interleaved_microbatches), it is called once for all of them.
 ///
-/// On a pipeline stage, the set_ and take_ functions pass activations and gradients from and to
-/// other stages.
+/// On a pipeline stage, the set_ functions take activations and gradients from other stages, and
+/// the take_ functions return those for other stages.
 ///
-/// The losses own their memory.
+/// The losses share no memory with the runner.
 class BlockRunner final : public PassRunner, private param::GradientSink {
  public:
   using OnGradient = std::function<void(const ParameterGradient&)>;
 
   struct Options {
     std::uint64_t seed = 0;
-    at::ScalarType buffer_dtype = at::kFloat;  ///< the model's constant tables
-    std::vector<param::ParameterId> frozen;    ///< get no gradient
+    at::ScalarType buffer_dtype = at::kFloat;  ///< dtype of the model's constant tables
+    std::vector<param::ParameterId> frozen;    ///< parameters without gradients
     RecomputePlan recompute = {};
     std::int64_t interleaved_microbatches = 1;  ///< microbatches that share a gradient sum
   };
 
-  /// parameters: read by the blocks; axis: the one that the model was made for. `model`,
+  /// parameters: the values that blocks read; axis: the axis that the model was made for. `model`,
   /// `gradients` and `axis` must outlive this.
   BlockRunner(model::Model& model, const param::ParameterViews& parameters,
               param::GradientMemory& gradients, model::TensorAxis& axis, Options options);
 
   /// Predicts a runner's memory in a step: saved activations, and temporaries at the peak. blocks:
-  /// memory of each block; actions: of the step.
+  /// memory of each block; actions: the step's actions.
   [[nodiscard]] static MemoryPlan memory(const BlockMemories& blocks,
                                          std::span<const Action> actions,
                                          const RecomputePlan& recompute,
                                          const ReceivedInputs& received = {});
 
-  /// Selects training, with dropout and graphs (the default), or evaluation, with neither.
+  /// Selects training (the default), with dropout and graphs, or evaluation, without both.
   void set_training(bool training) { training_ = training; }
 
   void begin(MicrobatchId microbatch, const MicrobatchInput& input) override;

@@ -20,8 +20,8 @@ namespace dtrain::parallel {
 
 /// Input and callbacks of an action list.
 struct ExecutorInput {
-  /// By id. Actions of a missing microbatch are skipped; the data axis still gathers and reduces
-  /// around them.
+  /// Microbatches by id. Actions of a missing microbatch are skipped, but the data axis gathers and
+  /// reduces units around them.
   std::span<const data::Batch> microbatches;
   /// Gradient of each token's loss; unused without a backward pass.
   double loss_gradient = 0;
@@ -31,7 +31,7 @@ struct ExecutorInput {
   std::function<void()> on_last_losses;
 };
 
-/// Data exchanged by neighbouring stages.
+/// Kinds of tensors that neighbouring stages exchange.
 enum class TransferKind {
   activations,  ///< to the next stage; from the last stage to the first one's next chunk
   gradients,    ///< in the opposite direction
@@ -56,7 +56,9 @@ class Transfers {
                     at::IntArrayRef shape, const at::TensorOptions& options);
   /// Waits for the tensor of a posted receive; undefined if none was posted.
   [[nodiscard]] at::Tensor take(TransferKind kind, BlockId block, MicrobatchId microbatch);
-  /// Async: `value` is kept until it is sent.
+  /// Starts to send a tensor.
+  ///
+  /// Async: holds `value` until it is sent.
   void send(TransferKind kind, const at::Tensor& value);
   /// Blocks until all sends have completed.
   void finish();
@@ -85,13 +87,13 @@ class Executor {
   /// `setup` must outlive this.
   explicit Executor(const EngineSetup& setup);
 
-  /// Predicts an executor's memory. microbatch: of a rank, in the compute dtype.
+  /// Predicts an executor's memory. microbatch: shape of a rank's microbatch, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
                                          const model::BatchShape& microbatch);
 
   /// Runs a training step up to its reduced gradients.
   void step(const ExecutorInput& input);
-  /// Runs one forward pass without dropout and graphs.
+  /// Runs one forward pass, without dropout and graphs.
   void evaluate(const ExecutorInput& input);
   /// Blocks until all sends to other stages have completed.
   void finish_sends() { transfers_.finish(); }
@@ -101,7 +103,7 @@ class Executor {
   [[nodiscard]] ParameterStore& parameters() { return axis_.parameters(); }
   /// Sets a callback for every intermediate value that blocks report; empty: none.
   void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
-  /// Sets where the start of each pass is recorded; null: nowhere.
+  /// Sets the object that records the start of each pass; null: none.
   void set_activity(base::Activity* activity) { activity_ = activity; }
 
  private:

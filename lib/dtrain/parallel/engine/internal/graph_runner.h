@@ -8,21 +8,22 @@
 namespace dtrain::parallel {
 
 /// Returns an allocator that caches released memory by size and reuses the first free slot, so
-/// equal sequences of allocations and releases give equal addresses.
+/// equal sequences of allocations and releases return equal addresses.
 ///
 /// Threads: one, whose stream orders old uses of memory before new ones.
 [[nodiscard]] param::ArenaAllocator with_stable_addresses(param::ArenaAllocator allocate);
 
-/// Makes a runner for training passes. The first step runs eagerly, the second one records a graph
-/// for each forward and backward pass of a block, and later ones replay the graphs. A new input
-/// shape starts over.
+/// Makes a runner for training passes. The first step runs eagerly, the second step records a graph
+/// of each forward and backward pass of a block, and later steps replay the graphs. After a change
+/// of the input shape, this begins again.
 ///
 /// Values that change between steps are copied into static tensors: tokens, first samples and the
 /// gradient of the losses. Parameter gradients are accumulated after a block's graph, so all
 /// communication happens between graphs.
 ///
-/// parameters: read by the blocks, at the same addresses whenever a block runs. Blocks must not
-/// have a native backward. `runner`, `model`, `parameters` and `recompute` must outlive this.
+/// parameters: the values that blocks read; whenever a block runs, they must be at the same
+/// addresses. Blocks must not have a native backward. `runner`, `model`, `parameters` and
+/// `recompute` must outlive the result.
 ///
 /// Throws:  as device::make_recorder.
 /// Threads: one.

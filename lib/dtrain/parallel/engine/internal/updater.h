@@ -1,4 +1,4 @@
-// Updates master weights from reduced gradients: norm, clipping, loss scaling, optimizer.
+// Updates master weights from reduced gradients: gradient norm, clipping, loss scaling, optimizer.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Updater {
   /// Predicts the memory of the optimizer state.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options);
 
-  /// Returns the device memory that an update of offloaded values takes.
+  /// Returns the device memory that an update of offloaded values needs.
   ///
   /// Units: bytes.
   [[nodiscard]] static std::int64_t window_bytes(const model::Model& model,
@@ -41,14 +41,14 @@ class Updater {
   /// Collective: over the shards, the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor norm_of(const param::Arena& values) const;
 
-  /// Unscales the gradients by the loss scale, clips their global norm to max_norm (0: no clipping)
-  /// and returns the norm before clipping, () float64. Not clipped if the norm is not finite.
+  /// Divides the gradients by the loss scale, clips their global norm to max_norm (0: no clipping)
+  /// and returns the norm before clipping, () float64. Does not clip if the norm is not finite.
   ///
   /// Collective: as norm_of.
   [[nodiscard]] at::Tensor clip(const param::Arena& gradients, double max_norm) const;
 
-  /// Adjusts the loss scale after a step with this gradient norm. True if gradients overflowed, so
-  /// the update was skipped; false without loss scaling.
+  /// Adjusts the loss scale after a step with this gradient norm. Returns whether gradients
+  /// overflowed, so that the update was skipped; false without loss scaling.
   ///
   /// Throws: Error{numerics} if gradients overflow at the smallest scale.
   [[nodiscard]] bool adjust_scale(double grad_norm);

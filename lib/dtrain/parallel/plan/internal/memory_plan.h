@@ -1,4 +1,4 @@
-// Predicts a rank's memory and chooses the recomputation that fits a limit.
+// Predicts a rank's memory; chooses the recomputation that fits a memory limit.
 #pragma once
 
 #include <string>
@@ -15,7 +15,8 @@ namespace dtrain::parallel {
                                                  const EngineOptions& options);
 
 /// Sums the predictions of the engine, the groups' transports, the loader and the checkpoint copy.
-/// If a group's ranks differ, it counts the first rank's memory. config: resolved.
+/// If the ranks of a group need different memory, uses that of the group's first rank. config:
+/// resolved.
 [[nodiscard]] MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                      const EngineOptions& options);
 
@@ -26,11 +27,11 @@ class LimitExceeded : public base::Error {
       : base::Error(base::ErrorKind::usage, message) {}
 };
 
-/// Returns the plan of --recompute; with auto, the one with the fewest extra FLOPs that fits
-/// --memory-limit (docs/guide/memory.md).
+/// Returns the recomputation plan of --recompute. `auto` selects the plan with the fewest extra
+/// FLOPs that fits --memory-limit (docs/guide/memory.md).
 ///
-/// Throws: LimitExceeded if the limit cannot be met, naming the largest part and the least that
-///         would fit.
+/// Throws: LimitExceeded if the limit cannot be met, naming the largest category and the smallest
+///         sufficient limit.
 [[nodiscard]] RecomputePlan choose_recompute(const config::Config& config,
                                              const model::Model& model, EngineOptions options);
 
