@@ -1,4 +1,4 @@
-// CPU types of ranks, which determine rounding, and their comparison over all ranks.
+// Determines the CPU types of ranks, on which rounding depends, and compares them over all ranks.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace dtrain::job {
 
-/// Returns the type of this process's CPU: ATen's capability, and what oneDNN and MKL select
-/// instructions by (vendor, vector instructions, environment settings). Processes with equal types
-/// compute equal bits. Example: "AVX2/AMD:avx2,avx512,vnni,bf16".
+/// Returns the type of this process's CPU: ATen's capability, and the criteria by which oneDNN and
+/// MKL select instructions (vendor, vector instructions, environment settings). Processes with
+/// equal types compute equal bits. Example: "AVX2/AMD:avx2,avx512,vnni,bf16".
 [[nodiscard]] std::string cpu_type();
 
 /// The CPU types of all ranks. text: the common type, or each type with its ranks.

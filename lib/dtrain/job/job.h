@@ -18,14 +18,14 @@ namespace dtrain::job {
 
 /// Returns the settings that all ranks must share, for comm::check_agreement. Excludes settings
 /// that may differ between nodes without changing results: --nnodes, --interface, and --threads
-/// unless it changes bits. Names of settings derived from the node by default say which flag sets
-/// them.
+/// unless it changes bits. If a setting's default depends on the node, its name includes the flag
+/// that sets it.
 [[nodiscard]] std::vector<comm::NamedValue> agreed_settings(const config::Config& config);
 
 /// Returns the options common to all groups of a job.
 [[nodiscard]] comm::GroupOptions group_options(const config::Config& config);
 
-/// Returns a rank's device, without an index if that follows from the local rank.
+/// Returns a rank's device, without an index if the local rank determines it.
 [[nodiscard]] config::DeviceName device_of(const config::Config& config, const base::RankEnv& env);
 
 /// Returns the rendezvous address: MASTER_ADDR, else the first node of the SLURM step, else the
@@ -34,15 +34,15 @@ namespace dtrain::job {
 /// Throws: Error{usage} if the node's address is unknown.
 [[nodiscard]] std::string rendezvous_addr(const base::RankEnv& env);
 
-/// Connects the world that the configuration and the launcher's environment describe.
+/// Connects the ranks of the job that the configuration and the launcher's environment describe.
 ///
 /// Collective: every rank of the job.
-/// Throws:     as comm::create_world and device::make_device_world; Error{usage} for an --interface that
-///             this machine does not have.
+/// Throws:     as comm::create_world and device::make_device_world; Error{usage} for an --interface
+///             that this machine does not have.
 [[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
                                                       const base::RankEnv& env);
 
-/// Places `host`'s ranks on the configured devices and applies --memory-limit.
+/// Returns a world with the ranks of `host` on the configured devices; applies --memory-limit.
 ///
 /// Collective: every rank of `host`.
 /// Throws:     as device::make_device_world.
@@ -66,7 +66,7 @@ class Job {
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
   /// CPU types of all ranks.
   [[nodiscard]] const CpuTypes& cpus() const { return cpus_; }
-  /// The whole model, neither split nor cut into stages.
+  /// The whole model: not split over the tensor axis, and not divided into stages.
   [[nodiscard]] const model::Model& whole_model() const { return *whole_model_; }
   /// The plan of this rank.
   [[nodiscard]] const parallel::RankPlan& plan() const { return plan_; }

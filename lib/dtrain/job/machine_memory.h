@@ -8,12 +8,12 @@
 
 namespace dtrain::job {
 
-/// Compares the predicted memory of all ranks that share a bound, such as those of a machine or
-/// container, with that bound (base/host/available_resources.h). Rank 0 warns above 80%; above 100%
-/// the job fails. Reports the bound with the highest utilisation. No-op with --memory-limit on a
-/// CPU. Call before any rank allocates.
+/// Compares the predicted memory of the ranks on a machine or in a container, added up, with the
+/// memory available there (base/host/available_resources.h). Above 80% rank 0 warns; above 100% the
+/// job fails. Reports only the machine or container with the highest utilisation. No-op with
+/// --memory-limit on a CPU. Call before any rank allocates.
 ///
-/// predicted:  of this rank; on a device its host memory is compared.
+/// predicted:  this rank's memory; on a device its host memory is compared.
 /// Collective: every rank of `world`, the group of all ranks.
 /// Throws:     Error{usage}, equal on every rank, naming the machine's ranks, the available memory,
 ///             the largest category, and settings that are predicted to fit.
@@ -24,10 +24,11 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
 [[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                                        const parallel::MemoryPlan& predicted);
 
-/// Returns whether the ranks on each device are together predicted to need at most 80% of its free
-/// memory; equal on all ranks. True on a CPU, and for devices that cannot report free memory.
+/// Returns whether the ranks on each device are together predicted to need at most 80% of the
+/// device's free memory; equal on all ranks. True on a CPU, and for devices that do not report free
+/// memory.
 ///
-/// predicted:  of this rank.
+/// predicted:  this rank's memory.
 /// Collective: every rank of `world`.
 [[nodiscard]] bool fits_device_memory(const config::Config& config, comm::World& world,
                                       const parallel::MemoryPlan& predicted);

@@ -1,4 +1,4 @@
-// The run folder as owned by rank 0, and the check that all ranks share it.
+// Manages the run folder on rank 0, and checks that all ranks share it.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +24,24 @@ namespace dtrain::job {
 ///         removed.
 class RunFolder {
  public:
-  /// run: the job's name, used in temporary names. record: for config.json. created: folders
-  /// already created for it.
+  /// run: the job's name, used in temporary names. record: saved in config.json. created: folders
+  /// that were already created for the run folder.
   RunFolder(const config::Config& config, std::string run, config::StartRecord record = {},
             base::NewFolders created = {});
 
-  /// Throws: Error{checkpoint} if the path now refers to another folder, or the lock's path to another
-  ///         lock: they are another job's.
+  /// Checks that the run folder and its lock still belong to this job.
+  ///
+  /// Throws: Error{checkpoint} if the run folder's path or the lock's path now refers to another
+  ///         file.
   void check() const;
 
-  /// Starts a run at step 0. With overwrite, removes exactly what the old run wrote, after checking
-  /// that the new run can write its files; tokenizer.model only if the old run's final model names
-  /// it, since it may otherwise be a user's file. Writes config.json, without the overwrite
-  /// setting, and saves `tokenizer`, the tokenizer of the run's data, as tokenizer.model unless it
-  /// is empty.
+  /// Starts a run at step 0. With overwrite, checks that the new run can write its files, then
+  /// removes exactly the files that the old run wrote; removes tokenizer.model only if the old
+  /// run's final model names it, because it may otherwise be a user's file. Writes config.json
+  /// without the overwrite setting. Saves `tokenizer`, the tokenizer of the run's data, as
+  /// tokenizer.model unless it is empty.
   ///
-  /// Throws: as check(); also Error{usage}, with nothing removed, if --resume auto found no
+  /// Throws: as check(). Error{usage}, before anything is removed, if --resume auto found no
   ///         checkpoint in a run that is finished or has had checkpoints, or if a different
   ///         tokenizer.model exists.
   void begin(std::string_view tokenizer = {});
@@ -52,7 +54,7 @@ class RunFolder {
       std::int64_t step, std::string_view tokenizer = {},
       const std::vector<std::int64_t>& unreadable = {});
 
-  /// Writes REQUEUE: the run was stopped early and should be restarted.
+  /// Writes the file REQUEUE, which says that the run was stopped early and should be restarted.
   void request_requeue(std::int64_t step, const std::string& reason);
 
   [[nodiscard]] static std::string requeue_file(const std::string& run_dir) {
@@ -99,8 +101,8 @@ class RunFolder {
   base::Disk disk_;
 };
 
-/// Opens the run folder on every rank, after checking that each rank sees a temporary file that
-/// rank 0 creates in it. job: a name unique to this start.
+/// Opens the run folder on every rank. First checks that each rank sees a temporary file that rank
+/// 0 creates in it. job: a name unique to this start.
 ///
 /// Collective: every rank of `world`, after rank 0 has created the folder.
 /// Throws:     Error{usage}, equal on every rank, naming the ranks that do not see rank 0's folder;

@@ -1,4 +1,4 @@
-// Start table and start event of a run.
+// The start table and the start event of a run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,16 +11,17 @@
 
 namespace dtrain::job {
 
-/// Returns the displayed backend: the setting's name for a single rank, whose world does not
-/// communicate.
+/// Returns the backend to display. For a single rank, whose world does not communicate, it is the
+/// backend setting.
 [[nodiscard]] std::string backend_text(const config::Config& config, const comm::World& world);
 
-/// Returns the reproducibility class. Runs with equal classes have equal bits in every loss, norm
-/// and weight over the data axis if the numbers of ranks and microbatches are powers of two.
+/// Returns the reproducibility class. Runs of equal classes have equal bits in every loss, norm and
+/// weight, for any size of the data axis, if the numbers of ranks and microbatches are powers of
+/// two.
 [[nodiscard]] std::string reproducibility_class(const config::Config& config, const CpuTypes& cpus);
 
 /// Returns a line with each rank's mesh coordinate, and a line with the rank groups of each
-/// multi-rank axis, abbreviated if long. Empty unless several axes have several ranks.
+/// multi-rank axis, abbreviated if long. Empty unless at least two axes have several ranks.
 [[nodiscard]] std::string mesh_lines(const mesh::DeviceMesh& mesh);
 
 /// Inputs of the start table.
@@ -31,7 +32,7 @@ struct StartFacts {
   const parallel::RankPlan& plan;
   const CpuTypes& cpus;
   const data::Split& split;
-  std::int64_t data_step = 0;  ///< step after which the run began to read this data
+  std::int64_t data_step = 0;  ///< step after which the run started to read this data
 };
 
 /// Returns the start table: model, data, batch, layout, device, compression, memory, recomputation

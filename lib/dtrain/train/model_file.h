@@ -1,4 +1,4 @@
-// Model and tokenizer of model files and checkpoints; writes the final model of a run.
+// Reads model settings and tokenizers from model files and checkpoints; writes a run's final model.
 #pragma once
 
 #include <cstdint>
@@ -21,65 +21,67 @@
 
 namespace dtrain::train {
 
-/// The key of a model file's metadata that holds describe().
+/// Metadata key of describe() in a model file.
 using checkpoint::store::kModelKey;
 
 /// Returns the model's settings as a JSON object in one line.
 [[nodiscard]] std::string describe(const config::ModelConfig& model);
 
-/// The inverse of describe(), checked as settings are.
+/// The inverse of describe(); validates the settings.
 ///
 /// origin: names the text's source in messages.
-/// Throws: Error{checkpoint} naming origin and what is wrong.
+/// Throws: Error{checkpoint} naming `origin` and the problem.
 [[nodiscard]] config::ModelConfig parse_description(std::string_view json,
                                                     const std::string& origin);
 
-/// Returns names and shapes of the tensors whose name starts with `prefix`, which is removed.
+/// Returns the names, without `prefix`, and shapes of the tensors whose names start with `prefix`.
 ///
-/// path: of their file, for messages.
+/// path: the file's path, for messages. is_storage: TensorShapes::is_storage.
 [[nodiscard]] model::TensorShapes tensor_shapes(
     const std::string& path, std::span<const checkpoint::format::TensorView> tensors,
     const std::string& prefix, bool is_storage);
 
-/// As model::recognise, with the ranges of the settings checked.
+/// As model::recognise; also checks the ranges of the settings.
 [[nodiscard]] config::ModelConfig recognised_model(const model::TensorShapes& tensors,
                                                    const model::UserHints& hints);
 
-/// Returns the settings of the file's model, from shapes of storage or of the reference. Does not check
-/// all tensors against them.
+/// Returns the settings of the file's model, whose tensors may have storage shapes or the
+/// reference's shapes. Does not check all tensors against the settings.
 ///
-/// Throws: Error{checkpoint} naming the file and the tensor that is missing or has a wrong shape, or
-///         the flag that must supply a missing setting; Error{usage} if a flag contradicts the file.
+/// Throws: Error{checkpoint} naming the file and the tensor that is missing or has a wrong shape,
+///         or the flag that must supply a missing setting; Error{usage} if a flag contradicts the
+///         file.
 [[nodiscard]] config::ModelConfig model_of(const checkpoint::format::WeightFile& file,
                                            const model::UserHints& hints);
 
-/// Returns the constants that our model files hold besides parameters.
+/// Returns the constants that dtrain's model files hold besides parameters.
 [[nodiscard]] std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model);
 
 /// Returns the tensors that other programs' files may hold besides parameters.
 [[nodiscard]] checkpoint::Constants constants_of(const model::Model& model);
 
-/// Returns the tokenizer of a model file with this vocabulary: bytes, or the tokenizer.model beside
-/// the file or in the run folder above it.
+/// Returns the tokenizer of a model file with this vocabulary: the byte tokenizer, or
+/// tokenizer.model from the file's folder or the run folder above it.
 ///
 /// Throws: Error{checkpoint} naming the file if its tokenizer is missing, different or unknown.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
     const checkpoint::format::WeightFile& file, std::int64_t vocab);
 
-/// The same for a checkpoint, whose run folder contains tokenizer.model.
+/// As tokenizer_of_model, for a checkpoint: tokenizer.model comes from its run folder.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(
     const std::string& checkpoint, std::int64_t vocab);
 
-/// Returns data::identity_of the tokenizer of a model file or of a checkpoint's run; empty if unknown.
+/// Returns the fingerprint (data::identity_of) of the tokenizer of a model file or of a
+/// checkpoint's run; empty if unknown.
 [[nodiscard]] std::string saved_tokenizer(const std::string& model_file_or_checkpoint);
 
 /// Returns a model file's metadata entry for a SentencePiece tokenizer; empty for other tokenizers.
 [[nodiscard]] checkpoint::format::Metadata tokenizer_metadata(const std::string& identity);
 
-/// Generates up to `count` tokens after a prompt with a new generator, and passes the bytes of each to
-/// `output` at once. Stops early at the end-of-document token.
+/// Generates up to `count` tokens after a prompt and passes the bytes of each to `output` at once.
+/// Stops early at the end-of-document token. generator: must be new.
 ///
-/// Throws: as model::sample_token and Generator::step; whatever `output` throws.
+/// Throws: as model::sample_token and Generator::step; any exception of `output`.
 void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer,
                    std::span<const std::int64_t> prompt, const model::SamplingRule& rule,
                    std::int64_t count, const std::function<void(std::string_view)>& output);
@@ -87,11 +89,12 @@ void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer
 struct TrainContext;
 
 /// Writes RUN/final/model.safetensors: the engine's weights under the reference's names and shapes.
-/// Gathers one unit of the parameters at a time. Rank 0 checks the run folder before it creates the
+/// Gathers one unit of the parameters at a time. Rank 0 calls check_folder before it creates the
 /// file and again before it renames it.
 ///
 /// Collective: every rank of the world.
-/// Throws:     Error{checkpoint} naming the file if it cannot be written; whatever check_folder throws.
+/// Throws:     Error{checkpoint} naming the file if it cannot be written; any exception of
+///             check_folder.
 void write_final_model(const TrainContext& context);
 
 }  // namespace dtrain::train

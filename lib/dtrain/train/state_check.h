@@ -1,4 +1,5 @@
-// Checks a run's state before it is saved: finite, and equal on ranks that hold copies.
+// Checks that a run's state is finite before a save; makes the copies of a value on several ranks
+// equal.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@
 
 namespace dtrain::train {
 
-/// Finds parameters and optimizer state with which a run must not continue. Finite parameters may
-/// be so large that no loss is finite, so a loss is computed, too. Copies of one value drift apart
-/// on ranks with CPUs of different types; they are made equal first.
+/// Detects parameters and optimizer state with which a run must not continue. Finite parameters may
+/// be so large that the loss is not finite, so it also computes a loss. Copies of one value drift
+/// apart on ranks with CPUs of different types, so they are first made equal.
 ///
 /// Threads: one.
 class StateCheck {
@@ -34,18 +35,19 @@ class StateCheck {
   /// All that the options refer to must outlive this.
   explicit StateCheck(const Options& options);
 
-  /// Makes copies equal, before anything is measured or saved after `step`. No-op unless CPUs are
-  /// mixed.
+  /// Makes copies equal. Call after `step`, before evaluations, samples and saves. No-op unless CPU
+  /// types are mixed.
   ///
   /// Collective: every rank of the world.
   void make_copies_equal(std::int64_t step);
 
-  /// Takes the validation loss after `step`, which makes another loss unnecessary. Returns why the
-  /// run must stop, if so.
+  /// Checks the validation loss after `step`; find_failure() then need not compute another loss.
+  /// Returns why the run must stop; empty if it may continue.
   [[nodiscard]] std::optional<NumericalFailure> note_evaluated(std::int64_t step, double loss);
 
-  /// Returns why the state after `step` must not be saved, if so. Costs one pass over this rank's
-  /// part of a checkpoint and, unless the step was evaluated, the forward pass of a microbatch.
+  /// Returns why the state after `step` must not be saved; empty if it may be saved. Costs one pass
+  /// over this rank's part of a checkpoint and, unless the step was evaluated, the forward pass of
+  /// a microbatch.
   ///
   /// Collective: every rank of the world.
   [[nodiscard]] std::optional<NumericalFailure> find_failure(std::int64_t step);

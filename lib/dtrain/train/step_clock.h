@@ -1,4 +1,4 @@
-// Times the current step and counts its communication, without the work between steps.
+// Measures the time and communication of the current step, excluding the work between steps.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace dtrain::train {
 
-/// A stopwatch whose laps are steps. Work that is no part of a step is excluded from the next lap.
+/// A stopwatch with one lap per step. Work outside of steps can be excluded from the next lap.
 ///
 /// Threads: one.
 class StepClock {
  public:
-  /// `groups` must outlive this; their counters give the communication.
+  /// Reads communication from the groups' counters; `groups` must outlive this.
   explicit StepClock(const mesh::MeshGroups& groups) : groups_(groups) {}
 
   /// One step of this rank.
   struct Lap {
     double seconds = 0;
-    double wait_seconds = 0;  ///< part of `seconds` blocked in communication
+    double wait_seconds = 0;  ///< time within `seconds` blocked in communication
     std::int64_t bytes_sent = 0;
-    double total_wait_seconds = 0;  ///< since the groups were made
+    double total_wait_seconds = 0;  ///< time blocked since the groups were made
   };
   /// Ends the current step and starts the next one.
   [[nodiscard]] Lap lap();
 
-  /// Starts the step anew: excludes everything since the last lap.
+  /// Restarts the current step: excludes everything since the last lap.
   void restart();
   /// Excludes the time since `begin`, and all communication since the last lap.
   void exclude_since(base::Clock::time_point begin);

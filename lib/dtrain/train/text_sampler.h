@@ -1,4 +1,4 @@
-// Generates a text with the model in training.
+// Generates text with the model that is being trained.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace dtrain::train {
 
-/// Returns the tokenizer of the training data; null if the run writes no samples.
+/// Returns the tokenizer of the training data; null if the run generates no samples.
 ///
 /// Throws: Error{usage} naming the setting if samples are impossible: the data has no tokenizer, or
-///         the model too few positions; Error{data} for a prompt that is not UTF-8 with a tokenizer
-///         that needs it.
+///         the model has too few positions; Error{data} if the prompt is not UTF-8 and the
+///         tokenizer requires it.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
                                                                       const data::Split& split);
 
@@ -28,9 +28,9 @@ namespace dtrain::train {
 void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
                          const model::Model& model);
 
-/// Generates the text that `dtrain generate` would give for the current weights, with
-/// --sample-prompt, --seed and defaults. Under any layout, rank 0 holds a copy of the whole model
-/// during the call. The run's state does not change.
+/// Generates the text that `dtrain generate` would give for the current weights with
+/// --sample-prompt, --seed and default settings. Under any layout, rank 0 holds a copy of the whole
+/// model during the call. The run's state does not change.
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{numerics} if logits are not finite.

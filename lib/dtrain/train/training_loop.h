@@ -20,15 +20,16 @@ struct RunEnd {
   std::int64_t step = 0;
 };
 
-/// Trains until train.steps updates are done, train.patience is exhausted, or a stop is requested.
-/// Each part does its own work and reports it; the loop calls the parts, and none calls the loop.
-/// Never saves a state whose loss, parameters or optimizer state are not finite.
+/// Trains until train.steps steps are done, train.patience is exhausted, or a stop is requested.
+/// The loop calls parts such as StepMetrics, Validation and Checkpointer, which report their own
+/// results; no part calls the loop. Never saves a state whose loss, parameters or optimizer state
+/// are not finite.
 ///
 /// Collective: every rank constructs and runs one.
-/// Throws:     Error{numerics} on all ranks after the same step, naming the latest checkpoint: for a
-///             loss or gradient that is not finite, before the update; for more skipped updates in a
-///             row than train.max_skipped; for a state that is not finite, before a save;
-///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
+/// Throws:     Error{numerics} on all ranks after the same step, naming the latest checkpoint:
+///             before an update, for a non-finite loss or gradient; for more consecutive skipped
+///             updates than train.max_skipped; before a save, for a non-finite state. Error{data}
+///             and Error{checkpoint} for files; what Work::wait throws.
 class TrainingLoop {
  public:
   TrainingLoop(const TrainContext& context, const StartPoint& start);
@@ -52,7 +53,7 @@ class TrainingLoop {
   const TrainContext context_;
   data::Loader loader_;
   optim::Schedule schedule_;
-  const std::int64_t data_step_;  // the step after which the run began this data
+  const std::int64_t data_step_;  // the step after which the run started to read this data
   std::int64_t step_;             // finished steps of the run
   StepMetrics metrics_;
   Validation validation_;

@@ -1,5 +1,5 @@
-// Reads golden numbers of the reference: a fixture (weights, one batch and its results) and a
-// trajectory of AdamW steps. tests/golden/README.md describes the files.
+// Reads golden numbers of the reference implementation: a fixture (weights, one batch and its
+// results) and a trajectory of AdamW steps. tests/golden/README.md describes the files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,16 +27,16 @@ struct Fixture {
   double loss = 0;
   at::Tensor logits;                              ///< (B, T, V)
   std::map<std::string, at::Tensor> gradients;    ///< by exported name
-  std::map<std::string, at::Tensor> activations;  ///< by the name in the blocks' taps
-  /// Rounding noise of the reference itself, relative to the largest element, by check name; empty if
+  std::map<std::string, at::Tensor> activations;  ///< by the name that blocks report
+  /// The reference's own rounding noise, relative to the largest element, by check name; empty if
   /// the folder's meta.json has no entry for this fixture.
   std::map<std::string, double> noise;
 };
 
 /// Reads and validates a fixture: one model, one batch, tokens within the vocabulary.
 ///
-/// Throws: Error{checkpoint} naming the file and the tensor that is missing, unknown, has a wrong dtype
-///         or shape, or contains a token outside the vocabulary.
+/// Throws: Error{checkpoint} naming the file and the tensor that is missing, unknown, has a wrong
+///         dtype or shape, or contains a token outside the vocabulary.
 [[nodiscard]] Fixture read_fixture(const std::string& path);
 
 /// A short training run and its expected results.
@@ -52,6 +52,8 @@ struct Trajectory {
   double noise = 0;  ///< largest absolute difference of losses between fp32 runs of the reference
 };
 
+/// Reads the trajectory `name` from a file.
+///
 /// Throws: Error{data} naming the file and the missing entry.
 [[nodiscard]] Trajectory read_trajectory(const std::string& path, const std::string& name);
 

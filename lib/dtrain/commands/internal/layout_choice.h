@@ -16,14 +16,16 @@ namespace dtrain::commands {
 struct ChosenLayout {
   config::Config config;       ///< resolved
   config::StartRecord record;  ///< as if the user had given the layout
-  /// If the layout was chosen here, on rank 0: a sentence about it for people.
+  /// On rank 0, a sentence for the user about the layout, if choose_layout() selected it.
   std::string choice = {};
-  std::optional<double> step_seconds = {};  ///< predicted; likewise
+  /// On rank 0, the predicted step time, if choose_layout() selected the layout.
+  std::optional<double> step_seconds = {};
 };
 
 /// Resolves --strategy auto; returns other configurations unchanged. A run that resumes on the same
-/// number of ranks keeps its layout, so that its bits stay the same; else rank 0 ranks the possible
-/// layouts as dtrain plan does, with measured all-reduces, and all ranks use the best one.
+/// number of ranks keeps its layout, so that its bits stay the same. Otherwise rank 0 ranks the
+/// possible layouts as `dtrain plan` does, with measured all-reduces, and all ranks use the best
+/// one.
 ///
 /// config:     resolved; names the run folder of an earlier attempt, if there was one.
 /// Collective: every rank of the world.
@@ -32,25 +34,26 @@ struct ChosenLayout {
                                          const config::StartRecord& record, comm::World& world,
                                          const base::RankEnv& env);
 
-/// planner::rank_layouts with a progress line.
+/// Calls planner::rank_layouts and shows a progress line.
 ///
-/// name:   of the command or flag, in progress and errors: "plan".
-/// Throws: Error{usage} if no layout fits, with the reason for the layout that nearly fits.
+/// name:   the command or flag to name in progress and errors, such as "plan".
+/// Throws: Error{usage} if no layout fits, with the reason for Ranking::closest_rejected().
 [[nodiscard]] planner::Ranking rank_with_progress(const std::string& name,
                                                   const config::Config& asked,
                                                   const planner::Cluster& site,
                                                   const planner::Rates& rates,
                                                   const planner::MemoryLimits& memory);
 
-/// Tells whether an earlier attempt of this launch began the run.
+/// `later`: an earlier attempt of this launch began the run.
 enum class Attempt { first, later };
 
-/// Lowers an automatic microbatch to the largest one that fits --memory-limit, or 80 % of the memory
-/// of the ranks' devices and machines; to the smallest one if none fits, which job::Job then warns of
-/// or refuses. A run that resumes or is restarted keeps its microbatch if the global batch and the
-/// ranks allow it, so that its bits stay the same. No-op for a given microbatch.
+/// Lowers an automatic microbatch to the largest one that fits into --memory-limit, or into 80% of
+/// the memory of the ranks' devices and machines. If none fits, uses the smallest; job::Job then
+/// warns or fails. A run that resumes or is restarted keeps its microbatch if the global batch and
+/// the number of ranks allow it, so that its bits stay the same. No-op if the user has set the
+/// microbatch.
 ///
-/// start:      its layout is chosen.
+/// start:      from choose_layout().
 /// Collective: every rank of the world; all have the same microbatch afterwards.
 /// Throws:     as parallel::rank_plan, except for insufficient memory.
 void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world);

@@ -15,20 +15,21 @@
 
 namespace dtrain::commands {
 
-/// An opened model; its functions read weights and tokenizer on demand.
+/// An opened model, with functions that read its weights and tokenizer on demand.
 ///
-/// Throws: the functions throw Error{checkpoint} naming the file or tensor that is missing, damaged or
-///         does not fit.
+/// Throws: the functions throw Error{checkpoint} naming a file or tensor that is missing, damaged
+///         or does not match the settings.
 struct OpenedModel {
   config::ModelConfig settings;
-  std::string path;  ///< of the model file or the checkpoint
+  std::string path;  ///< path of the model file or checkpoint
   std::function<std::shared_ptr<const data::Tokenizer>()> open_tokenizer;
   std::function<param::Arena(const model::Model&, const at::TensorOptions&)> read_weights;
 };
 
-/// Opens generate.from; prints the checkpoint in use, if it is one.
+/// Opens generate.from; if it is a run or a checkpoint, prints the path of the checkpoint in use.
 ///
-/// Throws: Error{checkpoint} naming the file that is missing or damaged, or lacks its layers.
+/// Throws: Error{checkpoint} naming a file that is missing or damaged, or does not specify the
+///         number of layers.
 [[nodiscard]] OpenedModel open_model(const config::GenerateConfig& generate);
 
 /// Opens a checkpoint and verifies every byte of its weights. They stay readable if the job that
@@ -37,8 +38,8 @@ struct OpenedModel {
 /// Throws: Error{checkpoint} naming the file that is damaged or missing.
 [[nodiscard]] checkpoint::store::Reader open_weights(const std::string& checkpoint);
 
-/// Opens the latest checkpoint of a run with complete weights. Skips damaged ones with a warning
-/// each. The run may still be training.
+/// Opens a run's latest checkpoint with complete weights. Skips damaged checkpoints, with a warning
+/// for each. The run may still be training.
 ///
 /// Throws: Error{checkpoint} naming the folder if the run has no complete checkpoint.
 [[nodiscard]] checkpoint::store::Reader open_newest_weights(const std::string& run_dir);

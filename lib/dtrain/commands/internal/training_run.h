@@ -1,4 +1,4 @@
-// One rank of `dtrain train`, once its layout is chosen.
+// Runs one rank of `dtrain train` after its layout has been chosen.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace dtrain::commands {
 
-/// Resources that a rank opens before its layout is chosen; outlives its TrainingRun.
+/// Resources that a rank opens before its layout is chosen; must outlive its TrainingRun.
 struct RankContext {
   const base::RankEnv& env;
   base::LauncherLink& link;
@@ -32,7 +32,7 @@ struct RankContext {
   std::shared_ptr<comm::World> world;
 };
 
-/// Trains in a run folder; run() is the order of its phases.
+/// Trains in a run folder. run() calls the private functions below in order.
 ///
 /// Collective: every rank constructs and runs one.
 /// Threads:    one.
@@ -58,7 +58,7 @@ class TrainingRun {
 
   struct Names {
     std::string launch;        // unique to this launch of the job; chosen by rank 0
-    std::string run;           // as store::run_key
+    std::string run;           // store::run_key
     std::string resume_flags;  // flags to add to this command to resume the run
   };
 

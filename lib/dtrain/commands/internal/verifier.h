@@ -12,8 +12,8 @@ class World;
 
 namespace dtrain::commands {
 
-/// One comparison. error: the largest difference relative to the largest expected value; absolute
-/// for losses of a trajectory and if all expected values are zero.
+/// One comparison. error: the largest difference, divided by the largest expected value; not
+/// divided for losses of a trajectory, or if all expected values are zero.
 struct Check {
   std::string name;
   double error = 0;
@@ -31,11 +31,12 @@ struct Verification {
   [[nodiscard]] std::string to_json(const config::Config& config) const;
 };
 
-/// Compares with the fixture config.verify.golden and, if given, the trajectory. Sizes come from the
-/// fixture; layout, dtype, threads and batch.grad_accum from `config`.
+/// Compares the engine's results with the fixture config.verify.golden and, if given, the
+/// trajectory. The model's sizes come from the fixture; layout, dtype, threads and batch.grad_accum
+/// come from `config`.
 ///
 /// Collective: every rank of the world; all return the same.
-/// Throws:     Error{checkpoint}, Error{data} for unusable files; Error{usage} if the fixture's
+/// Throws:     Error{checkpoint} and Error{data} for unusable files; Error{usage} if the fixture's
 ///             rows do not divide evenly among ranks and microbatches.
 [[nodiscard]] Verification verify(const config::Config& config, std::shared_ptr<comm::World> world);
 

@@ -19,21 +19,21 @@ class StateCheck;
 
 struct CheckpointOptions {
   const config::Config& config;
-  StateCheck& state_check;          ///< consulted before each save
+  StateCheck& state_check;          ///< called before each save
   std::string run;                  ///< the job's name
-  std::string data_fingerprint;     ///< data::to_text of its identity
-  std::int64_t saved_step = -1;     ///< the step of the checkpoint that the run resumes from
-  std::string saved_path = {};      ///< its folder
+  std::string data_fingerprint;     ///< data::to_text of the run's DataIdentity
+  std::int64_t saved_step = -1;     ///< step of the checkpoint that the run resumes from
+  std::string saved_path = {};      ///< folder of that checkpoint
   std::string resume_flags = {};    ///< flags with which the same command resumes
-  std::string evaluated_data = {};  ///< of the validation record that the run resumes with
-  std::string run_name = {};        ///< as store::run_key, for dtrun
-  const base::HeldFolder& folder;   ///< the run's
-  /// Throws if the run folder is no longer this job's: called before each save.
+  std::string evaluated_data = {};  ///< ValidationRecord::data of that checkpoint
+  std::string run_name = {};        ///< store::run_key, for dtrun
+  const base::HeldFolder& folder;   ///< the run folder
+  /// Called before each save; throws if the run folder no longer belongs to this job.
   std::function<void()> check_folder;
 };
 
-/// Begins saves and reports how each ended; a failed one is reported and counted. The checkpoint of
-/// SavePoint::best_step is kept until that of a newer best step is committed.
+/// Begins saves and reports the result of each; counts failed saves. The checkpoint of
+/// SavePoint::best_step is kept until the checkpoint of a newer best step is committed.
 ///
 /// Collective: begin, advance, finish_within, finish and save_with_retry, on every rank of the
 ///             world, with equal arguments.
@@ -43,26 +43,27 @@ class CheckpointWriter {
   /// world: the group of all ranks. All but the options must outlive this.
   ///
   /// Collective: every rank of the world.
-  /// Throws:     StorageError if the best checkpoint cannot be looked for.
+  /// Throws:     StorageError if the search for the best checkpoint fails.
   CheckpointWriter(parallel::StepEngine& engine, comm::ProcessGroup& world,
                    metrics::Reporter& reporter, LatestCheckpoint& latest,
                    const CheckpointOptions& options);
 
-  /// Returns whether this rank is still writing; warns once a minute if that takes long.
+  /// Returns whether this rank is still writing; warns once a minute while it is.
   [[nodiscard]] bool poll();
   /// True while a save is in progress; equal on all ranks.
   [[nodiscard]] bool is_saving() const { return saver_.is_saving(); }
 
-  /// Starts the save of a step; none may be in progress.
+  /// Starts the save of a step; no save may be in progress.
   void begin(const checkpoint::SavePoint& point);
-  /// Takes the save in progress, if any, to its next phase, when no rank is busy.
+  /// Advances the save in progress, if any, to its next phase. Call when no rank is busy.
   void advance();
   /// Waits for the save in progress, but not much longer than `patience`.
   void finish_within(base::Seconds patience);
   /// Waits for the save in progress, if any.
   void finish();
-  /// Saves the step, unless its checkpoint is committed, and waits; retries a failed save once,
-  /// since no later save makes up for it. Returns the error of the second try; empty if it is saved.
+  /// Saves the step, unless its checkpoint is already committed, and waits. Retries a failed save
+  /// once, because no later save will replace it. Returns the error of the second attempt; empty on
+  /// success.
   [[nodiscard]] std::string save_with_retry(const checkpoint::SavePoint& point);
 
   /// The step of the last save begun, or of the checkpoint that the run resumes from.
@@ -81,10 +82,10 @@ class CheckpointWriter {
   checkpoint::Saver saver_;
   std::function<void()> check_folder_;
   std::int64_t saved_step_;
-  bool saves_best_ = false;      // the last save is of the best step so far
+  bool saves_best_ = false;      // the last save is that of the best step so far
   std::int64_t best_step_ = -1;  // the newest best step with a committed checkpoint; used on rank 0
   std::int64_t num_failures_ = 0;
-  std::string last_error_;  // of the last save; empty if it succeeded
+  std::string last_error_;  // error of the last save; empty if it succeeded
   std::string last_warning_;
 };
 

@@ -1,4 +1,4 @@
-// Tracks the run's latest checkpoint and notifies the launcher of it.
+// Tracks the run's latest checkpoint and reports it to the launcher.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@ class LatestCheckpoint {
  public:
   struct Options {
     bool is_leader = true;  ///< rank 0, which notifies the launcher
-    std::int64_t saved_step =
-        -1;                       ///< of this run's checkpoint that it resumes from; negative: none
-    std::string saved_path = {};  ///< the checkpoint that the run resumes from, perhaps another's
+    /// Step of the checkpoint that the run resumes from, if it is this run's; negative: none.
+    std::int64_t saved_step = -1;
+    std::string saved_path = {};  ///< checkpoint that the run resumes from, of this or another run
     std::string resume_flags = {};  ///< flags with which the same command resumes
-    std::string run_name = {};      ///< as store::run_key, for the launcher
+    std::string run_name = {};      ///< store::run_key, for the launcher
   };
 
   /// `link` must outlive this.
   LatestCheckpoint(base::LauncherLink& link, const Options& options);
 
-  /// Takes a checkpoint of this run that was committed.
+  /// Sets the latest checkpoint, which this run has committed.
   void set(std::int64_t step, const std::string& path);
-  /// Notifies the launcher of the latest checkpoint, at the start once the run folder belongs to
-  /// this launch. No-op for another run's checkpoint.
+  /// Reports the latest checkpoint to the launcher. At the start of a run, call it after the run
+  /// folder is locked. No-op for another run's checkpoint.
   void notify_launcher();
-  /// Withdraws the launcher's advice if the checkpoint no longer exists.
+  /// If the checkpoint no longer exists, withdraws the advice to resume from it that the launcher
+  /// would print.
   void notify_failure();
 
-  /// The latest checkpoint, or the one that the run resumes from; empty if there is none.
+  /// The latest checkpoint, or the checkpoint that the run resumes from; empty if there is none.
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Names the run's latest checkpoint and the flags that resume from it; empty if this run has no
-  /// checkpoint, or no longer has it.
+  /// checkpoint or the checkpoint no longer exists.
   [[nodiscard]] std::string how_to_continue() const;
 
  private:

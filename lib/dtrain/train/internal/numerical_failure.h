@@ -13,7 +13,7 @@ struct NumericalFailure {
   std::string advice;  ///< "lower --lr"
 };
 
-/// Returns what to do about a loss or gradients that are not finite, for this engine's precision.
+/// Returns advice on a non-finite loss or gradient, for this engine's precision.
 [[nodiscard]] std::string advice_on_nonfinite(const parallel::StepEngine& engine);
 
 }  // namespace dtrain::train

@@ -1,4 +1,4 @@
-// --profile: traces some steps and writes RUN/profile/trace.json.
+// Implements --profile: traces a few steps and writes RUN/profile/trace.json.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace dtrain::train {
 
-/// Records the spans of the training thread and the calls of all groups, from the third step of a
-/// launch on; then writes the trace of all ranks and prints a table of the time by activity.
+/// Records the spans of the training thread and the calls of all groups, beginning with the third
+/// step of a launch; then writes the trace of all ranks and prints a table of the time by activity.
 ///
 /// Collective: all members but the constructor and the destructor, over the world.
 /// Throws:     what Work::wait throws; a file that cannot be written triggers a warning.
@@ -30,8 +30,8 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  /// Begins or ends the profile when due. done: steps of this launch; step: of the run. Returns true
-  /// if it did either, which took time outside of steps.
+  /// Begins or ends the profile when due. Returns true if it did either; the time it took belongs
+  /// to no step. done: finished steps of this launch; step: finished steps of the run.
   bool before_step(std::int64_t done, std::int64_t step);
   /// Ends a profile in progress after the launch's last step. Warns if none began, unless
   /// before_step() has warned.
@@ -50,7 +50,7 @@ class Profiler {
   base::Clock::duration clock_offset_{};      // this rank's clock minus rank 0's
   std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;
-  bool is_accounted_for_ = false;  // it began, or a warning said that it will be short
+  bool is_accounted_for_ = false;  // the profile began, or a warning said that it will be short
 };
 
 }  // namespace dtrain::train

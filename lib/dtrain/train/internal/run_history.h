@@ -1,4 +1,4 @@
-// The history on which a run's later decisions depend (validation, spikes); part of checkpoints.
+// The state of early stopping, best checkpoint and spike detection, which is saved in checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,28 @@ namespace dtrain::train {
 
 /// The evaluations of a run so far, all of the same sequences.
 struct ValidationRecord {
-  /// evaluation_data of the sequences; empty without validation and in checkpoints of an older dtrain.
+  /// evaluation_data of the sequences; empty without validation, and in checkpoints of older
+  /// versions.
   std::string data = {};
   std::int64_t best_step = -1;  ///< negative before the first evaluation
   double best_loss = std::numeric_limits<double>::infinity();
   std::int64_t last_step = -1;
   std::int64_t num_since_best = 0;  ///< evaluations since the lowest loss
 
-  /// Records the loss of a step; no-op for a second evaluation of it. Returns true if the loss is the
-  /// lowest so far.
+  /// Records the loss of a step; no-op if the step was already evaluated. Returns true if the loss
+  /// is the lowest so far.
   bool note(std::int64_t step, double loss);
 
   bool operator==(const ValidationRecord&) const = default;
 };
 
-/// Exponential moving mean and variance of a figure's natural logarithm.
+/// Exponential moving mean and variance of the natural logarithm of a figure: the loss or the
+/// gradient norm.
 struct FigureLevel {
   std::int64_t num_steps = 0;  ///< steps whose figure was above 0
   double mean = 0;
   double variance = 0;
-  std::int64_t num_beyond = 0;  ///< latest steps in a row above the limit; negative: below it
+  std::int64_t num_beyond = 0;  ///< latest consecutive steps above the limit; negative: below it
   double mean_beyond = 0;       ///< mean of these steps
 
   bool operator==(const FigureLevel&) const = default;
@@ -47,7 +49,8 @@ struct SpikeStatistics {
 };
 
 struct RunHistory {
-  /// The step after which checkpoint.new_data began the data; 0 if the run began with it.
+  /// The step after which the run switched to its current data (checkpoint.new_data); 0: it began
+  /// with this data.
   std::int64_t data_step = 0;
   ValidationRecord validation = {};
   SpikeStatistics spikes = {};
@@ -58,20 +61,20 @@ struct RunHistory {
 /// Returns a JSON object in which numbers keep every bit; "{}" for an empty history.
 [[nodiscard]] std::string to_text(const RunHistory& history);
 
-/// The inverse of to_text. Converts the spike statistics of an older dtrain, which are moments of the
-/// figures themselves, to those of the logarithms, assuming log-normal figures.
+/// The inverse of to_text. Older versions saved moments of the figures instead of their logarithms;
+/// converts these, assuming log-normal figures.
 ///
-/// path:   of the checkpoint, for messages.
+/// path:   the checkpoint's path, for messages.
 /// Throws: Error{checkpoint} naming the checkpoint if the text is not from to_text.
 [[nodiscard]] RunHistory parse_history(const std::string& text, const std::string& path);
 
-/// Identifies the evaluated sequences: losses with equal identities can be compared. Empty without
-/// validation, and if an older dtrain kept no checksum of the data.
+/// Returns a text that identifies the evaluated sequences: losses with equal texts can be compared.
+/// Empty without validation, and if an older version saved no checksum of the data.
 [[nodiscard]] std::string evaluation_data(const data::DataIdentity& data,
                                           const config::Config& config);
 
-/// parse_history of a checkpoint. If an older dtrain did not identify the evaluated sequences, they are
-/// derived from `saved`.
+/// Returns the history of a checkpoint. If an older version did not save ValidationRecord::data,
+/// derives it from `saved`.
 ///
 /// saved:  the configuration of the run that wrote the checkpoint.
 /// Throws: as parse_history.

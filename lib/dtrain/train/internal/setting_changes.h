@@ -1,4 +1,4 @@
-// Compares the settings of a resumed run with its checkpoint's: refuses changes, or lists them.
+// Compares the settings of a resumed run with those of its checkpoint; rejects or lists changes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace dtrain::train {
 
-/// A row of the table: a setting, or a quantity derived from several settings.
+/// A changed setting, or a changed quantity that is derived from several settings.
 struct SettingChange {
   std::string name;  ///< the setting's key, or the derived quantity's name
   std::string saved;
@@ -25,9 +25,9 @@ struct SettingChange {
 [[nodiscard]] std::vector<SettingChange> setting_changes(const config::Config& now,
                                                          const config::Config& saved);
 
-/// Returns the learning rates of `step` and of the next step; empty if `saved` gives the next step the
-/// same rate, or if there is no next step. Changed settings or more steps may raise the rate by orders
-/// of magnitude.
+/// Returns the learning rates of `step` and of the next step, for a warning: changed settings or
+/// more steps may raise the rate by orders of magnitude. Empty if the next step has the same rate
+/// with the settings `saved`, or if there is no next step.
 [[nodiscard]] std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                                      const config::TrainConfig& saved,
                                                      std::int64_t step);
@@ -38,8 +38,8 @@ struct Refusal {
   bool needs_new_data = false;  ///< true if --new-data would allow all of them
 };
 
-/// Returns the changes that are never allowed, or not without new data. has_new_data: the run begins
-/// other data.
+/// Returns the changes that are never allowed or, unless has_new_data, that require new data.
+/// has_new_data: the run switches to other data.
 [[nodiscard]] Refusal refusal_of(const std::vector<SettingChange>& changes, bool has_new_data);
 
 /// True if the changes affect the bits of later steps.
@@ -48,8 +48,9 @@ struct Refusal {
 /// Formats the rows in aligned columns under a header; the last line has no newline.
 [[nodiscard]] std::string table_of(const std::vector<SettingChange>& changes);
 
-/// False if gradients are compressed differently or under another layout: their norms have another
-/// level, and the whole error feedback may be sent at once.
+/// Returns whether gradient norms of the resumed run are comparable to the saved ones. False if
+/// gradients are compressed differently or under another layout: the norms then differ, and the
+/// whole error feedback may be sent at once.
 [[nodiscard]] bool have_equal_norms(const config::Config& now, const config::Config& saved);
 
 }  // namespace dtrain::train

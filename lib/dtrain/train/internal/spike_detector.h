@@ -1,4 +1,4 @@
-// Finds steps whose loss or gradient norm is far above those of the steps before.
+// Detects steps whose loss or gradient norm is far above that of earlier steps.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ namespace dtrain::train {
 /// deviations above the mean of their logarithms. The first kWarmUpSteps steps are never spikes.
 /// All ranks pass equal values, so all decide alike.
 ///
-/// Weights: after n steps, the latest step has weight 3 / (n + 2), but at least 1 / kWindow. Early
-/// on, this weights step k by k (k + 1), so the norm's initial fall soon stops widening the limits.
+/// Weights: after n steps, the latest step has weight 3 / (n + 2), but at least 1 / kWindow. In the
+/// first steps this weights step k by k (k + 1), so the norm's initial fall affects the limits only
+/// briefly.
 ///
-/// Spikes: before a spike enters the moments it is clipped to the limit that it exceeded, so that
-/// it does not hide the next spike. If more than 1/threshold² of all steps exceed the limit, the
-/// limit rises: by Chebyshev's inequality, such values belong to the distribution.
+/// Spikes: a spike is clipped to the limit that it exceeds before it is added to the moments, so
+/// that it does not hide the next spike. If more than 1/threshold² of all steps exceed the limit,
+/// the limit rises: by Chebyshev's inequality, such values belong to the distribution.
 ///
 /// Level shifts: after kNewLevelSteps consecutive steps outside the limits on the same side, their
 /// mean becomes the new level. Skipped updates leave the weights unchanged, so repeated spikes mean
@@ -25,10 +26,10 @@ namespace dtrain::train {
 ///
 /// A value of 0 has no logarithm and is ignored.
 ///
-/// Source: z-scores over exponential moments (West, CACM 1979), of logarithms, since a norm's noise
-///         is multiplicative with a long upper tail. Kumar et al., ZClip (2025), clips at such
-///         scores of the norm itself; OLMo-core's SkipStepOptimizer skips at 6 standard deviations
-///         over a window of 128.
+/// Source: z-scores over exponential moments (West, CACM 1979). Differs: uses logarithms, because a
+///         norm's noise is multiplicative with a long upper tail. Related: ZClip (Kumar et al.,
+///         2025) clips by z-scores of the norm; OLMo-core's SkipStepOptimizer skips at 6 standard
+///         deviations over a window of 128.
 class SpikeDetector {
  public:
   static constexpr std::int64_t kWarmUpSteps = 50;
@@ -40,7 +41,7 @@ class SpikeDetector {
 
   /// Limits of the next step.
   [[nodiscard]] parallel::StepLimits limits() const;
-  /// Adds the figures of that step, which must be finite.
+  /// Adds the values of that step, which must be finite.
   void note(double loss, double grad_norm);
 
   /// Discards the statistics and warms up again.

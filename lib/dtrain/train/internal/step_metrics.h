@@ -53,10 +53,10 @@ class ScopedTimer {
 /// Threads: one.
 class StepMetrics {
  public:
-  /// start_tokens: consumed before this launch. `context` must outlive this.
+  /// start_tokens: tokens consumed before this launch. `context` must outlive this.
   StepMetrics(const TrainContext& context, std::int64_t start_tokens);
 
-  /// Starts the clocks and restarts the memory peak, without everything so far.
+  /// Starts the clocks and resets the memory peak; excludes everything before this call.
   void begin();
 
   struct StepDone {
@@ -64,17 +64,17 @@ class StepMetrics {
     double learning_rate = 0;
     std::int64_t samples = 0;  ///< consumed so far
   };
-  /// Reports a step, and after some steps measures the machine's peak FLOP/s again.
+  /// Reports a step. If PeakFlops::is_due, also measures the machine's peak FLOP/s again.
   ///
-  /// Collective: in steps that measure, so that all ranks measure at once.
+  /// Collective: in steps that measure, so that all ranks measure at the same time.
   void finish_step(const StepDone& done, const parallel::StepResult& result);
 
-  /// Around work that the memory prediction does not cover: keeps it out of the memory peak and
-  /// out of the next step.
+  /// Call before and after work that the memory prediction does not cover, to exclude it from the
+  /// memory peak and from the time of the next step.
   void begin_unpredicted() { peak_before_ = peak_memory(); }
   void end_unpredicted();
 
-  /// Time by activity; summary() sets its total.
+  /// The time by activity so far; summary() sets TimeBreakdown::total.
   [[nodiscard]] metrics::TimeBreakdown& spent() { return spent_; }
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }  ///< consumed so far
   /// Steps of this launch.

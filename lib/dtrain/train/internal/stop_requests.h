@@ -1,4 +1,4 @@
-// Requests to save, or to save and stop: signals, a time limit, a STOP file.
+// Receives requests to save, or to save and stop: signals, a time limit, a STOP file.
 #pragma once
 
 #include <atomic>
@@ -14,19 +14,19 @@
 
 namespace dtrain::train {
 
-/// Polls the run folder and its STOP file, in the constructor and then five times a second in a
+/// Polls the run folder and its STOP file: once in the constructor, then five times per second in a
 /// thread, so that a slow disk does not delay a step. The destructor waits for a check in progress.
 ///
 /// Threads: any number of callers.
 class FolderMonitor {
  public:
   struct Options {
-    /// Throws if the folder is no longer this job's; called from the thread. May be empty.
+    /// Throws if the folder no longer belongs to this job; called from the thread. May be empty.
     std::function<void()> check = {};
     std::string stop_file = {};  ///< empty: no stop file
   };
 
-  /// Starts no thread without a check and a stop file.
+  /// Starts no thread if both options are empty.
   explicit FolderMonitor(Options options);
 
   /// Throws: the exception of a failed check; returns if none failed.
@@ -47,20 +47,20 @@ class FolderMonitor {
   std::jthread thread_;         // last, so that it has ended before the rest is destroyed
 };
 
-/// During the lifetime of an object, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup),
-/// SIGHUP request a save and stop, and SIGUSR2 a save; the handlers set a flag and acknowledge the
-/// request. A second SIGINT or a SIGQUIT ends the process at once. The last destructor restores the
-/// previous handlers.
+/// Handles signals during the lifetime of an object. SIGTERM, SIGUSR1, SIGINT and SIGHUP (unless
+/// ignored, as by nohup) request a save and stop; SIGUSR2 requests a save. The handlers set a flag
+/// and acknowledge the request. A second SIGINT or a SIGQUIT ends the process at once. The last
+/// destructor restores the previous handlers.
 ///
-/// Threads: one per object. Ranks that are threads of one process share its signals: all of them see
-///          a stop request, one of them a save request.
+/// Threads: one per object. If ranks are threads of one process, all of them see a stop request,
+///          but only one sees a save request.
 class StopRequests {
  public:
   struct Options {
     double time_limit_seconds = 0;  ///< from construction; 0: no limit
-    /// Its stop file requests a stop; may be null. Must outlive the last call of wants_stop.
+    /// Monitors the stop file; may be null. Must outlive the last call of wants_stop.
     const FolderMonitor* folder = nullptr;
-    bool acknowledges = false;  ///< prints the effect of the first request to standard error
+    bool acknowledges = false;  ///< print the effect of the first request to standard error
     bool has_launcher = false;  ///< the launcher acknowledges all requests but Ctrl-C
   };
 
@@ -71,13 +71,14 @@ class StopRequests {
 
   /// True once this rank was requested to save and stop.
   [[nodiscard]] bool wants_stop();
-  /// The same, ignoring the time limit.
+  /// As wants_stop(), but ignores the time limit.
   [[nodiscard]] bool wants_stop_now();
-  /// True if this process was requested to save since the last call by any of its threads.
+  /// Returns whether a save was requested since any thread of this process last called this.
   [[nodiscard]] bool take_save_request();
 
-  /// The cause of this rank's stop: "SIGHUP", "--time-limit", "the file RUN/STOP"; empty if there was
-  /// no request. launcher_signal: received by the launcher that sent SIGTERM; 0: unknown.
+  /// Returns the cause of this rank's stop: "SIGHUP", "--time-limit", "the file RUN/STOP"; empty if
+  /// there was no request. launcher_signal: the signal that made the launcher send SIGTERM; 0:
+  /// unknown.
   [[nodiscard]] std::string reason(int launcher_signal) const;
 
  private:

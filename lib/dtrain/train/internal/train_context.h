@@ -1,4 +1,4 @@
-// The objects that the training loop and its parts share.
+// The objects that the parts of the training loop share.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ namespace dtrain::train {
 
 /// Predicted memory and step time of a run.
 struct Predictions {
-  /// Peak bytes of tensors within steps, over all ranks whose peak is measured together.
+  /// Peak bytes of tensors within steps, summed over the ranks whose peak is measured together.
   std::int64_t memory = 0;
-  std::int64_t peak_memory = 0;             ///< likewise over the whole run
-  std::optional<double> step_seconds = {};  ///< if the planner chose the layout
+  std::int64_t peak_memory = 0;             ///< as `memory`, but over the whole run
+  std::optional<double> step_seconds = {};  ///< set if the planner chose the layout
 };
 
-/// The phase in which an event is written, to a disk that may be slow.
+/// Name of the phase in which an event is written to disk, which may be slow.
 inline constexpr const char* kWritingMetrics = "writing metrics";
 
-/// One rank's job, as the training loop drives it; everything must outlive the loop.
+/// The parts of one rank's job that the training loop uses; they must outlive the loop.
 struct TrainContext {
   const config::Config& config;
   const mesh::MeshGroups& groups;
@@ -45,9 +45,10 @@ struct TrainContext {
   StateCheck& state_check;
   Checkpointer& checkpoints;
   StopRequests& requests;
-  /// Throws if the run folder is no longer this job's: called before the final model is written.
+  /// Called before the final model is written; throws if the run folder no longer belongs to this
+  /// job.
   std::function<void()> check_folder;
-  const FolderMonitor& folder;                            ///< makes the same check while training
+  const FolderMonitor& folder;                            ///< repeats this check while training
   std::shared_ptr<const data::Tokenizer> tokenizer = {};  ///< null without samples
 
   /// The device that computes steps.

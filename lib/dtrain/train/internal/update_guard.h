@@ -1,4 +1,5 @@
-// Watches each step's loss and gradient norm: values that are not finite, spikes, skipped updates.
+// Checks each step's loss and gradient norm for non-finite values and spikes; counts skipped
+// updates.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace dtrain::train {
 
-/// Decides which updates are skipped, warns of them, and decides when there are too many. All ranks
-/// see the same loss and norm, so all decide alike.
+/// Decides which updates are skipped, warns of them, and decides whether the run must stop. All
+/// ranks see the same loss and norm, so all make the same decisions.
 ///
 /// Threads: one.
 class UpdateGuard {
@@ -24,8 +25,8 @@ class UpdateGuard {
 
   /// Returns the limits of the step after `step`; its update is skipped if it exceeds them.
   [[nodiscard]] parallel::StepLimits begin_step(std::int64_t step);
-  /// Warns of spikes and skipped updates in the result of `step`, counts the latter, and returns
-  /// why the run must stop, if so.
+  /// Warns if `step` was a spike or its update was skipped; counts skipped updates. Returns why the
+  /// run must stop; empty if it continues.
   [[nodiscard]] std::optional<NumericalFailure> end_step(std::int64_t step,
                                                          const parallel::StepResult& result);
 

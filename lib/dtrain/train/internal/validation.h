@@ -14,7 +14,7 @@
 
 namespace dtrain::train {
 
-/// Evaluates, and keeps the record of the lowest loss. Equal on all ranks.
+/// Evaluates validation data and records the lowest loss. Equal on all ranks.
 ///
 /// Threads: one.
 class Validation {
@@ -22,13 +22,13 @@ class Validation {
   /// `context` must outlive this.
   Validation(const TrainContext& context, const StartPoint& start);
 
-  /// True if the step must be evaluated; always false without validation data.
+  /// True if an evaluation is due after the step; always false without validation data.
   [[nodiscard]] bool is_due(std::int64_t step) const;
-  /// True if the step at which the launch starts still must be evaluated.
+  /// True if the evaluation of the step from which this launch starts is still pending.
   [[nodiscard]] bool is_pending() const { return is_pending_; }
 
-  /// Evaluates after `step` and reports the loss; empty if a rank's wants_stop() ended the evaluation.
-  /// A loss that is not finite is not recorded.
+  /// Evaluates after `step`, reports the loss and returns it; empty if a rank's wants_stop() ended
+  /// the evaluation. A non-finite loss is not recorded.
   ///
   /// Collective: every rank of the world.
   [[nodiscard]] std::optional<double> evaluate(std::int64_t step,
@@ -36,7 +36,7 @@ class Validation {
 
   /// True if the last train.patience evaluations brought no new lowest loss.
   [[nodiscard]] bool is_out_of_patience() const;
-  /// True if a new lowest loss needs a checkpoint, until take_new_best().
+  /// True from a new lowest loss, which needs a checkpoint, until take_new_best().
   [[nodiscard]] bool has_new_best() const { return has_new_best_; }
   [[nodiscard]] bool take_new_best() { return std::exchange(has_new_best_, false); }
   [[nodiscard]] const ValidationRecord& record() const { return record_; }
