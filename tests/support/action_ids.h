@@ -1,4 +1,4 @@
-// Literals of ids: 3_b is block 3, 1_m is microbatch 1. Without LibTorch.
+// Literals for ids: 3_b is block 3, 1_m is microbatch 1. Does not need LibTorch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A world whose collectives are delayed, to show which work overlaps them.
+// A world with delayed collectives, to test that computation overlaps communication.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace dtrain::testing {
 
-/// Forwards calls to another group after a delay.
+/// Forwards calls to another group; delays collectives.
 class DelayedTransport final : public comm::Transport {
  public:
   DelayedTransport(std::shared_ptr<comm::ProcessGroup> inner, std::chrono::milliseconds delay)
@@ -36,10 +36,10 @@ class DelayedTransport final : public comm::Transport {
   std::chrono::milliseconds delay_;
 };
 
-/// Wraps another world. Its groups sleep for `delay` in every collective call, in the thread that
-/// executes the call, so that callers that do not wait lose no time.
+/// Wraps another world. Its groups sleep for `delay` in every collective, in the thread that
+/// executes the call, so a caller is delayed only if it waits.
 ///
-/// Threads: one, as World.
+/// Threads: one, as for World.
 class DelayedWorld final : public comm::World {
  public:
   /// `inner` must outlive this and its groups.

@@ -1,4 +1,4 @@
-// Writes small checkpoints whose values are a function of step, tensor and position.
+// Writes small checkpoints with values that depend on step, tensor and position.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace dtrain::testing {
 
 inline const std::string kExampleRun = "18ea4b45c0de1234-77";
 
-/// One rank's part: rows of one tensor, columns of another, two ranges of a third; on the first
-/// rank an empty tensor, on the last a scalar.
+/// One rank's part of an example checkpoint: rows of one tensor, columns of another, two ranges of
+/// a third; the first rank also has an empty tensor, the last rank a scalar.
 class ExampleShard {
  public:
   ExampleShard(std::int64_t step, std::int64_t rank, std::int64_t num_ranks);
@@ -35,7 +35,7 @@ class ExampleShard {
 [[nodiscard]] checkpoint::format::Manifest example_manifest(std::int64_t step,
                                                             std::int64_t num_ranks);
 
-/// The folder in which save_example_shard writes.
+/// The folder to which save_example_shard writes.
 [[nodiscard]] std::string example_folder(const std::string& checkpoints, std::int64_t step);
 
 /// Writes one rank's part; the folder must exist.
@@ -44,7 +44,7 @@ class ExampleShard {
                                                               std::int64_t step, std::int64_t rank,
                                                               std::int64_t num_ranks);
 
-/// Calls commit(); a checkpoint that may not survive a crash of the machine is an error.
+/// Calls commit(); fails if the checkpoint may not survive a crash of the machine.
 void commit_example(base::FileSystem& files, const std::string& checkpoints,
                     const checkpoint::format::Manifest& manifest);
 
@@ -54,10 +54,10 @@ void save_example(base::FileSystem& files, const std::string& checkpoints, std::
 
 /// Reads and verifies the manifest and all files of a checkpoint.
 ///
-/// Throws: Error{checkpoint} naming what is damaged.
+/// Throws: Error{checkpoint} naming the damaged file.
 checkpoint::format::Manifest verify_all(const std::string& checkpoint);
 
-/// Returns "" if the checkpoint has the values of `step`, otherwise the difference.
+/// Returns an empty text if the checkpoint has the values of `step`, otherwise the difference.
 ///
 /// Throws: as verify_all.
 [[nodiscard]] std::string example_difference(const std::string& checkpoint, std::int64_t step);

@@ -13,14 +13,14 @@
 
 namespace dtrain::testing {
 
-/// How much unsynced data survives. A folder has its entries as of some moment since its last sync,
-/// a file its bytes up to its last sync and possibly more.
+/// How much unsynced data survives a power loss. A folder has its entries as of some moment since
+/// its last sync; a file has its bytes up to its last sync and possibly more.
 enum class Survival {
   nothing,      ///< names and bytes as of the last sync
   names,        ///< all names; files hold what was synced
-  names_half,   ///< all names; files hold half of the rest as well
+  names_half,   ///< all names; files also hold half of the unsynced bytes
   names_zeros,  ///< all names; files have their full length, padded with zeros
-  by_chance     ///< random for each folder and file
+  by_chance     ///< chosen at random for each folder and file
 };
 
 struct PowerLoss {
@@ -30,16 +30,19 @@ struct PowerLoss {
   std::optional<std::size_t> ignored_operation{};  ///< a sync to ignore
 };
 
-/// What remains below the root, by path: the bytes of a file, or nullopt for a folder.
+/// Remaining files and folders below the root, by path: the bytes of a file, or nullopt for a
+/// folder.
 using Remains = std::map<std::string, std::optional<std::string>>;
 
 /// Writes the remains to a new folder.
 void write_remains(const Remains& remains, const std::string& to);
 
-/// Operates on real files below one folder and records all operations, from which it reconstructs
-/// what a power loss at any moment would have left. Files that exist at construction survive.
+/// Operates on real files below one folder and records all operations. From these it reconstructs
+/// the files that a power loss at any moment would have left. Files that exist at construction
+/// survive.
 ///
-/// Source:  leveldb's FaultInjectionTestEnv. Differs: in folders, and in how much survives.
+/// Source:  leveldb's FaultInjectionTestEnv. Differs: supports folders and several kinds of
+///          survival.
 /// Threads: any number of callers.
 class ForgetfulFileSystem final : public base::FileSystem {
  public:
@@ -68,8 +71,8 @@ class ForgetfulFileSystem final : public base::FileSystem {
   void record(Operation operation);
 
   std::string root_;
-  std::map<std::string, std::string> files_;  // at construction, by path
-  std::vector<std::string> folders_;          // likewise, parents first
+  std::map<std::string, std::string> files_;  // files at construction, by path
+  std::vector<std::string> folders_;          // folders at construction, parents first
   base::Disk disk_{base::ErrorKind::checkpoint};
   std::mutex mutex_;
   std::vector<Operation> operations_;

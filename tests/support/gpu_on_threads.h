@@ -1,4 +1,5 @@
-// Runs the plugin's CUDA kernels on the CPU: one CPU thread per GPU thread, one block after another.
+// Runs the plugin's CUDA kernels on the CPU: one CPU thread per GPU thread, thread blocks one after
+// another.
 #pragma once
 
 #include <barrier>

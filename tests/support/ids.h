@@ -1,4 +1,5 @@
-// Literals of ids (3_p is parameter 3, 1_u is unit 1, 0_s is shard 0), and parameters of which sizes alone count.
+// Literals for ids (3_p is parameter 3, 1_u is unit 1, 0_s is shard 0); parameter specs with given
+// sizes.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ consteval param::ShardId operator""_s(unsigned long long value) {
   return param::ShardId(static_cast<std::int64_t>(value));
 }
 
-/// A parameter of two dims, exported as it lies.
+/// A parameter of two dims, exported in its storage shape.
 inline param::ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns) {
   return {.name = std::move(name),
           .shape = {rows, columns},

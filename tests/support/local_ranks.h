@@ -20,22 +20,22 @@ namespace dtrain::testing {
 void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
                 const comm::GroupOptions& options = {.timeout = std::chrono::seconds(20)});
 
-/// The body of a rank that is a process; the test receives the returned text.
+/// The code of a rank that is a process; the test receives the returned text.
 using RankBody = std::function<std::string(comm::World&, const std::string& argument)>;
 
-/// Registers `body` under a name, at namespace scope of a test file. Processes execute the test
-/// program again, since forking after using LibTorch's threads is unsafe.
+/// Registers `body` under a name; use at namespace scope of a test file. Rank processes execute the
+/// test program again, because forking after using LibTorch's threads is unsafe.
 struct RankProgram {
   RankProgram(const std::string& name, RankBody body);
 };
 
 struct RankOutcome {
-  int status = 0;         ///< exit status; 128 + n when ended by signal n
-  std::string text = {};  ///< what the body returned, or the error's "KIND MESSAGE"
+  int status = 0;         ///< exit status; 128 + n if ended by signal n
+  std::string text = {};  ///< text that the body returned, or the error as "KIND MESSAGE"
   std::string standard_error = {};
   double seconds = 0;  ///< from the start of the process to its end
 
-  /// Returns standard_error without lines about late ranks, which a busy machine causes.
+  /// Returns standard_error without warnings about stragglers, which a busy machine causes.
   [[nodiscard]] std::string errors() const;
 };
 
@@ -46,20 +46,20 @@ struct ProcessOptions {
   comm::GroupOptions group{.timeout = std::chrono::seconds(20)};
   std::vector<std::int64_t> world_sizes = {};  ///< world size passed to each rank; empty: `size`
   std::vector<std::int64_t> absent = {};       ///< ranks that are never started
-  std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< then all are killed
+  std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< after which all are killed
 };
 
-/// Outcomes of all ranks after one was killed, and the time until they ended.
+/// Outcomes of all ranks after one was killed, and the time until all had ended.
 struct AfterKill {
   std::vector<RankOutcome> outcomes;  // by rank
   double seconds = 0;
 };
 
-/// Processes that run one program, each a rank of one world.
+/// Processes that run one RankProgram, each as a rank of one world.
 class RankProcesses {
  public:
   RankProcesses(const std::string& program, const ProcessOptions& options);
-  /// Kills processes that still run.
+  /// Kills the processes that are still running.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
@@ -69,8 +69,8 @@ class RankProcesses {
   std::string next_line(std::int64_t rank);
   /// Waits for all ranks and returns their outcomes by rank; absent ranks have a default outcome.
   std::vector<RankOutcome> wait();
-  /// Waits for a line from each rank, kills `rank` 30 ms later, during its collectives, and waits
-  /// for all.
+  /// Waits for a line from each rank, kills `rank` 30 ms later, while it runs collectives, and
+  /// waits for all ranks.
   AfterKill kill_at_work(std::int64_t rank);
 
  private:

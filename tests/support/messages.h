@@ -1,5 +1,5 @@
-// What a test asks of a message: the settings, files, ranks and numbers that it names; never a sentence. Whole texts are
-// approved in tests/transcripts.
+// Matches messages by the settings, files, ranks and numbers that they name, not by their wording.
+// Approved full texts are in tests/transcripts.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,8 @@
 
 namespace dtrain::testing {
 
-/// Whether `name` stands in `text` as a whole word: 1 is not in 12 or 0.1, --lr not in --lr-min.
+/// Returns whether `text` contains `name` as a whole word: 1 is not in 12 or 0.1, --lr not in
+/// --lr-min.
 inline bool holds(std::string_view text, std::string_view name) {
   const auto is_part = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
@@ -33,7 +34,7 @@ inline bool holds(std::string_view text, std::string_view name) {
   return false;
 }
 
-/// Matches a message that holds every name.
+/// Matches a message that contains every name.
 class Names : public Catch::MatcherBase<std::string> {
  public:
   template <class... Name>

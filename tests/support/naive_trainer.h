@@ -1,6 +1,5 @@
-// A naive trainer, as an oracle for the engine: plain autograd through all blocks
-// at once, gradients of all microbatches gathered and summed in float64, and scalar
-// AdamW.
+// A naive trainer, as an oracle for the engine: plain autograd through all blocks at once,
+// gradients of all microbatches gathered and summed in float64, and scalar AdamW.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,18 +20,19 @@ namespace dtrain::testing {
 /// The summed token loss of one microbatch, and its gradients by parameter.
 struct NaiveGradients {
   double sum_nll = 0;
-  std::vector<at::Tensor> gradients;  ///< storage shapes; zeros where there is none
+  std::vector<at::Tensor> gradients;  ///< in storage shapes; zeros for unused parameters
 };
 
-/// weights: by parameter id; copied, need not be leaves.
+/// Computes loss and gradients by autograd. weights: by parameter id; copied, need not be leaves.
 [[nodiscard]] NaiveGradients naive_gradients(model::Model& model,
                                              const std::vector<at::Tensor>& weights,
                                              const data::Batch& batch, std::uint64_t seed);
 
 /// Naive DDP: every rank gathers all gradients in float64 and adds them.
 ///
-/// gradients: of this rank's microbatches, equally many on all ranks, each a list by parameter.
-/// Returns the sum over all microbatches of all ranks by parameter, float64.
+/// gradients: for each of this rank's microbatches, a list by parameter; all ranks have equally
+///            many microbatches.
+/// Returns the sum over all microbatches of all ranks, by parameter, in float64.
 ///
 /// Collective: every rank of `group`.
 [[nodiscard]] std::vector<at::Tensor> naive_reduce(
@@ -49,8 +49,8 @@ struct ScalarAdamW {
                               std::int64_t step);
 };
 
-/// Trains config's model from its engine's initial weights, one global
-/// microbatch after another in one thread, in float64. The trace's state holds weights and moments.
+/// Trains config's model in float64 from the engine's initial weights, in one thread, one
+/// microbatch of the global batch after another. Trace::state holds weights and moments.
 [[nodiscard]] Trace naive_train(const config::Config& config);
 
 }  // namespace dtrain::testing

@@ -1,4 +1,4 @@
-// The port of a bound TCP socket, without LibTorch.
+// Returns the port of a bound TCP socket. Does not need LibTorch.
 #pragma once
 
 #include <netinet/in.h>
@@ -12,7 +12,7 @@ namespace dtrain::testing {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  // IPv6's port lies where IPv4's does.
+  // The port has the same offset in IPv4 and IPv6 addresses.
   return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 

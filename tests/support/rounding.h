@@ -1,5 +1,5 @@
-// Bounds of rounding errors, derived from a format's precision and the number of
-// roundings, never from results of one CPU.
+// Bounds of rounding errors, derived from a dtype's precision and the number of roundings, not from
+// the results of one CPU.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,11 +29,11 @@ inline double unit_roundoff(at::ScalarType dtype) {
   }
 }
 
-/// The worst-case relative error after `count` roundings. For a sum of `count`
-/// products, in any order and fused or not, it is relative to the sum of the
-/// products' magnitudes.
+/// The worst-case relative error after `count` roundings. For a sum of `count` products, in any
+/// order and fused or not, it is relative to the sum of the products' magnitudes.
 ///
-/// Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), lemma 3.1 and section 3.5.
+/// Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), lemma 3.1 and section
+///         3.5.
 inline double rounding_bound(at::ScalarType dtype, double count) {
   const double sum = count * unit_roundoff(dtype);
   if (sum >= 0.5) throw std::invalid_argument("so many roundings leave no digit");
@@ -55,11 +55,11 @@ inline at::Tensor disturbed(const at::Tensor& values, double relative, std::uint
   return values * (1 + relative * signs).to(values.scalar_type());
 }
 
-/// Estimates the condition of a computation, including ReLUs that flip, with float64
-/// runs whose inputs are perturbed by the accumulated error of `count` roundings of `dtype`.
+/// Estimates how a computation amplifies rounding errors, including ReLUs that switch, with float64
+/// runs. Their inputs are perturbed by the accumulated error of `count` roundings of `dtype`.
 ///
-/// The bound for a run in `dtype` is such a run's difference from the unperturbed one, times
-/// kMargin, because differences are random and few draws estimate their spread.
+/// The bound for a run in `dtype` is the largest difference of a perturbed run from the unperturbed
+/// one, times kMargin, because differences are random and the number of draws is small.
 struct Disturbance {
   static constexpr std::uint64_t kDraws = 3;
   static constexpr double kMargin = 2;
@@ -79,8 +79,8 @@ struct Disturbance {
   static constexpr double kEnlarged = 0x1p20;
 };
 
-/// Returns bounds by name: the largest error of perturbed runs. errors(relative, draw) returns the
-/// errors, by name, of a run whose inputs are perturbed by that fraction.
+/// Returns bounds by name: the largest scaled error of perturbed runs. errors(relative, draw)
+/// returns the errors, by name, of a run with inputs perturbed by the fraction `relative`.
 template <typename Errors>
 std::map<std::string, double> bounds_of(const Disturbance& disturbance, const Errors& errors) {
   std::map<std::string, double> bounds;

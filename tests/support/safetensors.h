@@ -1,4 +1,4 @@
-// Writes whole safetensors files. Without LibTorch.
+// Writes whole safetensors files. Does not need LibTorch.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Estimates how much rounding changes training results, with perturbed float64 runs.
+// Estimates, by perturbed float64 runs, how much rounding changes training results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ struct TraceBound {
   std::map<std::string, double> updates;  ///< of weights, as error_of_update
 };
 
-/// Bounds the difference between a run of `config` in `dtype` and an exact one, by float64 runs whose
-/// weights are perturbed before every step by the accumulated rounding error of a step.
+/// Bounds the difference between a run of `config` in `dtype` and an exact run. Uses float64 runs
+/// in which the accumulated rounding error of a step perturbs the weights before every step.
 ///
 /// config: with unresolved per-role dtypes.
 [[nodiscard]] TraceBound rounding_bound_of(const config::Config& config, at::ScalarType dtype);
@@ -30,7 +30,7 @@ struct TraceBound {
 [[nodiscard]] double error_of_update(const at::Tensor& found, const at::Tensor& expected,
                                      const at::Tensor& initial);
 
-/// Checks that two runs agree, if each may be off by `bound`.
+/// Checks that two runs agree within their combined error, which is at most `bound` for each run.
 void check_near(const Trace& found, const Trace& expected, const TraceBound& bound);
 
 }  // namespace dtrain::testing

@@ -1,4 +1,5 @@
-// Settings by key and text. The functions stand beside config::Config, so that arguments find them.
+// Sets and prints settings by key. The functions are in config::Config's namespace, so that
+// argument-dependent lookup finds them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace dtrain::config {
 
-/// Gives a setting the value that --set KEY=VALUE would.
+/// Sets a setting as --set KEY=VALUE does.
 inline void set(Config& config, std::string_view key, std::string_view value) {
   assign_text(*find_key(key), value, key, config);
 }
@@ -33,7 +34,7 @@ std::ostream& operator<<(std::ostream& out, const Value& value) {
 
 namespace dtrain::testing {
 
-/// Gives a setting another value than its default.
+/// Changes a setting to a value other than its default.
 inline void change(const config::Setting& setting, config::Config& config) {
   const auto number = [&]<typename T>(config::FieldOf<T> field) {
     T& value = field(config);

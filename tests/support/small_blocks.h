@@ -1,5 +1,5 @@
-// A small model of three kinds of blocks whose forward and backward tests can observe, and whose
-// parameters need not be used by every microbatch.
+// A small model of three kinds of blocks. Tests can observe the blocks' passes, and select the
+// microbatches that use a parameter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,8 @@ namespace dtrain::testing {
 struct BlockWatch {
   std::function<void()> on_forward = {};
   std::function<void()> on_backward = {};  ///< before the block's own gradients are computed
-  std::function<bool(std::int64_t first_sample)> uses_parameter = {};  ///< empty: always
+  /// Returns whether the block uses its parameter in this microbatch; empty: always.
+  std::function<bool(std::int64_t first_sample)> uses_parameter = {};
   bool is_native = false;  ///< the block has a native backward; only its forward is observed
 };
 

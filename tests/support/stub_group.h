@@ -1,4 +1,4 @@
-// A process group without ranks, for tests that need a few of its calls.
+// A process group without communication, for tests that need only a few of its calls.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace dtrain::testing {
 
-/// Rank 0 of a group of two. Every operation throws: a test overrides post().
+/// Rank 0 of a two-rank group. Every operation throws unless a test overrides post().
 class StubGroup : public comm::ProcessGroup {
  public:
   [[nodiscard]] std::int64_t rank() const override { return 0; }

@@ -1,4 +1,4 @@
-// Makes files for tests.
+// Temporary folders, and small helpers for tests that use files.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@
 
 namespace dtrain::testing {
 
-/// A folder of its own for one test, removed with all its content at the end.
+/// A temporary folder for one test; the destructor removes it with its content.
 class TempFolder {
  public:
   TempFolder() {
@@ -35,7 +35,7 @@ class TempFolder {
 
   [[nodiscard]] std::string path(std::string_view name) const { return (path_ / name).string(); }
 
-  /// Writes a file, making its folders, and returns its path.
+  /// Creates the file's folders, writes the file and returns its path.
   std::string write(std::string_view name, std::string_view content) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
@@ -48,7 +48,7 @@ class TempFolder {
     return {std::istreambuf_iterator<char>(stream), {}};
   }
 
-  /// Names of the entries directly in the folder, or in one below it.
+  /// Names of the entries directly in the folder, or in its subfolder `below`.
   [[nodiscard]] std::set<std::string> names(std::string_view below = "") const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_ / below)) {
@@ -70,13 +70,13 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// `bytes` with one bit flipped.
+/// Returns `bytes` with one bit flipped.
 [[nodiscard]] inline std::string flipped(std::string bytes, std::size_t bit) {
   bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
   return bytes;
 }
 
-/// The message of the Error that f() throws, after checking its kind and that it is one line.
+/// Returns the message of the Error that f() throws; checks its kind and that it is one line.
 template <typename F>
 std::string message_of(base::ErrorKind kind, F f) {
   try {

@@ -1,4 +1,4 @@
-// Writes tensors that are all in memory to one file.
+// Writes tensors from memory to one file.
 #pragma once
 
 #include <span>

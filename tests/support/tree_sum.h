@@ -1,4 +1,4 @@
-// Applies the order of comm/tree_order.h to an array of values, without LibTorch.
+// Adds the values of an array in the order of comm/tree_order.h. Does not need LibTorch.
 #pragma once
 
 #include <array>
@@ -8,7 +8,8 @@
 
 namespace dtrain::testing {
 
-/// Calls add(into, from) with indices below n for each addition, in order; the sum ends at index 0.
+/// Calls add(into, from) with indices below n for each addition, in order. The last addition leaves
+/// the sum at index 0.
 template <typename Add>
 void add_in_tree_order(std::int64_t n, Add&& add) {
   std::array<std::int64_t, 64> stack{};

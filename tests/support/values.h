@@ -1,4 +1,4 @@
-// Fills test tensors reproducibly, and gives the sums they should have.
+// Fills test tensors reproducibly, computes their expected sums, and compares tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,13 +11,13 @@
 
 namespace dtrain::testing {
 
-/// For use inside ranks, where Catch's assertions are not to be called (they know one thread).
+/// Throws unless `holds`. For use inside ranks: Catch's assertions support only one thread.
 inline void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("expected: " + what);
 }
 
-/// Numbers of both signs and many sizes, different for every (rank, index): sums of them depend on
-/// the order of addition.
+/// Numbers of both signs and many magnitudes, different for every (rank, index); their sums depend
+/// on the order of addition.
 inline at::Tensor values_of(std::int64_t rank, std::int64_t count, at::ScalarType dtype) {
   const auto result = at::empty({count}, at::kDouble);
   double* values = result.data_ptr<double>();
@@ -47,42 +47,43 @@ inline at::Tensor wide_tree_sum(std::int64_t first, std::int64_t ranks, std::int
   return sum;
 }
 
-/// The sum of values_of(first .. first + ranks - 1) by halves, an odd number left to right: the
-/// order of comm/tree_order.h, written from its description. Types of 16 bits are added in float32.
+/// The sum of values_of(first .. first + ranks - 1) in the order of comm/tree_order.h, implemented
+/// independently: an even number of ranks by halves, an odd number from left to right. Adds 16-bit
+/// dtypes in float32.
 inline at::Tensor tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t count,
                            at::ScalarType dtype) {
   const bool is_low = dtype == at::kBFloat16 || dtype == at::kHalf;
   return wide_tree_sum(first, ranks, count, dtype, is_low ? at::kFloat : dtype).to(dtype);
 }
 
-/// Compares bytes: unlike at::equal it tells -0 from 0 and takes NaNs for equal.
+/// Compares bytes: unlike at::equal, it distinguishes -0 from 0 and treats equal NaNs as equal.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == b.numel() && a.scalar_type() == b.scalar_type() &&
          (a.numel() == 0 ||
           at::equal(a.flatten().view(at::kByte), b.flatten().view(at::kByte)));  // of scalars, too
 }
 
-/// error / expected; NaN, which is within no bound, where nothing but zeros is expected: a reference
-/// that is zero by mistake must not let a test pass.
+/// Returns error / expected. Returns NaN, which is within no bound, if only zeros are expected, so
+/// that no test passes because its reference is zero by mistake.
 inline double share_of(const at::Tensor& error, const at::Tensor& expected) {
   if (expected.item<double>() == 0) return std::numeric_limits<double>::quiet_NaN();
   return (error / expected).item<double>();
 }
 
-/// Largest difference over the largest expected value; NaN as share_of().
+/// Returns the largest difference divided by the largest expected value; NaN as share_of().
 inline double largest_error(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor reference = expected.to(at::kDouble);
   return share_of((found.to(at::kDouble) - reference).abs().max(), reference.abs().max());
 }
 
-/// Length of the difference over the expected length: a neuron that rounding switches on changes
-/// single values by any amount. NaN as share_of().
+/// Returns the L2 norm of the difference divided by the expected L2 norm; NaN as share_of(). Use it
+/// where rounding may switch a neuron on, which changes single values by any amount.
 inline double length_error(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor reference = expected.to(at::kDouble);
   return share_of((found.to(at::kDouble) - reference).norm(), reference.norm());
 }
 
-/// So many threads of LibTorch while it lives.
+/// Sets LibTorch's number of threads during its lifetime.
 class Threads {
  public:
   explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }

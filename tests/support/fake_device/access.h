@@ -24,8 +24,8 @@ struct Access {
 /// Throws:  c10::Error if its memory is foreign or has been freed.
 [[nodiscard]] Access access_of(const at::Tensor& tensor, bool is_write);
 
-/// Adds a kernel's accesses to their blocks' histories, and describes the first race, if any:
-/// an access to the same bytes, one of the two a write, by a kernel that is not in `known`.
+/// Adds a kernel's accesses to their blocks' histories and describes the first race, if any. A race
+/// is an access to the same bytes by a kernel that is not in `known`, if one of the two is a write.
 ///
 /// Threads: any.
 [[nodiscard]] std::optional<std::string> find_race(const std::vector<Access>& accesses,
@@ -39,13 +39,14 @@ struct Access {
 /// Threads: any.
 c10::Allocator& pinned_allocator();
 
-/// Until release_copies() shows that `copy` has run, the host may only read the accessed pinned
-/// memory, or not access it at all if the copy writes it. Partly covered pages stay accessible.
+/// Protects the pinned memory of a copy from the host until release_copies() is called with a clock
+/// that includes `copy`. The host may only read memory that the copy reads, and not access memory
+/// that the copy writes. Partly covered pages stay accessible.
 ///
 /// Threads: any.
 void guard_copy(const Access& access, const Epoch& copy);
 
-/// Lifts the protection of copies in `known`, which the host knows to have run.
+/// Lifts the protection for the copies in `known`. The host knows that these have run.
 ///
 /// Threads: any.
 void release_copies(const Clock& known);

@@ -12,13 +12,13 @@
 
 namespace dtrain::testing::fake {
 
-/// Counts host synchronizations with a device, by cause.
+/// Numbers of host synchronizations with a device, by cause.
 struct Synchronisations {
-  /// One element read: at::Tensor::item().
+  /// Reads of one element: at::Tensor::item().
   std::uint64_t item = 0;
-  /// Another operator whose value or output shape the host needs, such as equal or nonzero.
+  /// Other operators whose result or output shape the host needs, such as equal or nonzero.
   std::uint64_t value = 0;
-  /// A copy between device and host that is not asynchronous, or to pageable memory.
+  /// Copies between device and host that are synchronous, or to pageable memory.
   std::uint64_t copy = 0;
   std::uint64_t stream = 0;
   std::uint64_t device = 0;
@@ -37,13 +37,13 @@ struct Counters {
   /// Graphs captured and replayed.
   std::uint64_t captures = 0;
   std::uint64_t replays = 0;
-  /// How often a thread switched to this device from another: on a GPU that creates a context
-  /// of 0.5 GB.
+  /// Number of times that a thread switched to this device from another; on a GPU each creates a
+  /// context of 0.5 GB.
   std::uint64_t selections = 0;
-  /// How often the allocator's cache was emptied.
+  /// Number of times that the allocator's cache was emptied.
   std::uint64_t emptied_caches = 0;
-  /// Bytes of device memory that tensors hold, or that are kept until the streams of record_stream()
-  /// reach their uses: now, and the peak since the counters were reset.
+  /// Bytes of device memory in use, now and at the peak since the counters were reset: memory of
+  /// tensors, and freed memory that streams of record_stream() may still use.
   std::size_t bytes = 0;
   std::size_t peak_bytes = 0;
   Synchronisations host_waits;
@@ -53,12 +53,12 @@ struct Counters {
 ///
 /// Threads: any.
 [[nodiscard]] Counters counters(c10::DeviceIndex device = 0);
-/// Resets all counters except `bytes`; sets `peak_bytes` to it.
+/// Resets all counters except `bytes`; sets `peak_bytes` to `bytes`.
 ///
 /// Threads: any.
 void reset_counters(c10::DeviceIndex device = 0);
 
-/// For the device's own code: updates its counters.
+/// Updates the device's counters; for the fake device's implementation.
 ///
 /// Threads: any; `change` must not call the device.
 void change_counters(c10::DeviceIndex device, const std::function<void(Counters&)>& change);
@@ -66,7 +66,7 @@ void change_counters(c10::DeviceIndex device, const std::function<void(Counters&
 struct Launch {
   c10::DeviceIndex device = 0;
   Epoch kernel;
-  /// The kernels that are ordered before it.
+  /// The kernels that are ordered before this kernel.
   Clock before;
 
   /// True if the two launches are unordered.
@@ -84,7 +84,7 @@ void keep_launches(bool keep);
 /// Threads: any.
 [[nodiscard]] std::vector<Launch> take_launches();
 
-/// For the device's own code.
+/// Records a launch; for the fake device's implementation.
 ///
 /// Threads: any.
 void note_launch(const Launch& launch);

@@ -11,33 +11,35 @@
 
 namespace dtrain::testing::fake {
 
-/// Operators have short names: without "aten::", the overload and the "_" of in-place variants. "add"
-/// stands for add.Tensor, add_ and add.out.
+/// Operators have short names, without "aten::", the overload and the "_" of in-place variants:
+/// "add" stands for add.Tensor, add_ and add.out.
 
-/// The operators of the table.
+/// Returns the operators in the table.
 [[nodiscard]] std::set<std::string> listed_operators();
-/// The operators that this process has called on a fake device, except those that only create,
-/// resize or view tensors.
+/// Returns the operators that this process has called on a fake device, except those that only
+/// create, resize or view tensors.
 ///
 /// Threads: any.
 [[nodiscard]] std::set<std::string> called_operators();
-/// The called operators that the table lacks.
+/// Returns the called operators that are not in the table.
 ///
 /// Threads: any.
 [[nodiscard]] std::set<std::string> unlisted_operators();
 
-/// For the device's own code: records a kernel call by its short name.
+/// Records a kernel call by the operator's short name; for the fake device's implementation.
 ///
 /// Threads: any.
 void note_call(std::string_view name);
-/// For the device's own code: records a call, and rejects tensors that the operator's CUDA kernel
-/// rejects, or whose results would depend on their address. arguments: all of the operator's.
+/// Records a call; rejects tensors that the operator's CUDA kernel rejects, or for which its
+/// results would depend on addresses. For the fake device's implementation. arguments: all
+/// arguments of the operator.
 ///
 /// Throws:  c10::Error naming the operator, its requirement and the argument.
 /// Threads: any.
 void check_as_cuda(const c10::OperatorHandle& op, const torch::jit::Stack& arguments);
-/// For the device's own code: makes the CPU's layer norm of 16-bit rows keep float32 statistics, as
-/// CUDA's does without a weight, by passing float32 ones. Other operators' arguments are unchanged.
+/// Makes the CPU's layer norm of 16-bit rows use float32 statistics, as CUDA's does without a
+/// weight, by adding a weight of float32 ones. Does not change other operators' arguments. For the
+/// fake device's implementation.
 void compute_as_cuda(const c10::OperatorHandle& op, torch::jit::Stack& host_arguments);
 
 }  // namespace dtrain::testing::fake

@@ -1,4 +1,4 @@
-// The device memory allocator, and creation of device tensors.
+// The device memory allocator, and functions that create device tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,9 +6,9 @@
 
 namespace dtrain::testing::fake {
 
-/// Allocates on the current device, for its current stream. Freed memory belongs to that stream: it
-/// is a race to free what a kernel of another stream may still use, without record_stream() or an
-/// event.
+/// Allocates on the current device, for its current stream. Freed memory belongs to that stream. It
+/// is a race to free memory that a kernel of another stream may still use, unless record_stream()
+/// or an event orders the two.
 ///
 /// Throws:  c10::OutOfMemoryError, AcceleratorError (faults.h).
 /// Threads: any.
@@ -18,7 +18,7 @@ c10::DeviceAllocator& device_allocator();
 [[nodiscard]] at::Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides,
                                     at::ScalarType dtype);
 
-/// Sets a tensor's sizes and strides, and enlarges its storage if needed; keeps its values.
+/// Sets a tensor's sizes and strides; enlarges its storage if needed and keeps its values.
 void resize(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 
 /// Reallocates a storage to `bytes`, keeping its values.

@@ -1,11 +1,10 @@
-// A fake accelerator: LibTorch's PrivateUse1 key as devices "fake:0", "fake:1", ... that run on the
-// CPU and report what would be a defect on a GPU.
+// A fake accelerator: registers devices "fake:0", "fake:1", ... with LibTorch's PrivateUse1 key.
+// They run on the CPU and report errors that would be defects on a GPU.
 //
 // - The host cannot access device memory: a stray access ends the process by SIGSEGV, after a line
-// on
-//   standard error that names the block. Fresh memory holds NaN; addresses are never used twice.
-// - Kernels are the CPU's, with the CPU's bits. They run at their launch, or late.
-// - They reject tensors that LibTorch's CUDA kernels reject (cuda_operators.h).
+//   on standard error that names the block. Fresh memory holds NaN; addresses are never reused.
+// - Kernels are LibTorch's CPU kernels, with the same bits. They run at their launch, or later.
+// - Kernels reject tensors that LibTorch's CUDA kernels reject (cuda_operators.h).
 // - Vector clocks detect unordered accesses of two streams to the same bytes (take_races()).
 // - Pinned host memory is inaccessible while an asynchronous copy uses it.
 // - Host waits are counted by cause (counters.h); faults can be injected (faults.h).
@@ -24,16 +23,16 @@ namespace dtrain::testing::fake {
 
 /// Number of devices.
 inline constexpr c10::DeviceIndex kDevices = 8;
-/// Their type.
+/// The devices' type.
 inline constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-/// When kernels run.
+/// Determines when kernels run.
 enum class Execution {
   /// At launch, after the kernels that they wait for.
   prompt,
-  /// When the host waits for the device: one kernel at a time, chosen at random among those that need
-  /// not wait for another. A kernel whose output shape depends on values runs at launch. If the
-  /// host does not wait, kernels run after 50 ms, so that another rank need not wait for it.
+  /// When the host waits for the device: one kernel at a time, selected at random from those that
+  /// need not wait for another. A kernel whose output shape depends on values runs at launch. If
+  /// the host does not wait, kernels run after 50 ms, so that they do not block another rank.
   late
 };
 
@@ -42,11 +41,12 @@ struct Options {
   /// Seeds the order of late kernels. The same seed gives the same order if one host thread
   /// launches all kernels and waits in time.
   std::uint64_t seed = 1;
-  /// Hardware queues per device, assigned to its streams round-robin, restarting when the options
-  /// are set: a kernel or wait of one stream blocks what others submit behind it in their queue,
-  /// as on a GPU. 0: one per stream. Only with Execution::late.
+  /// Hardware queues per device; 0: one per stream. Used only with Execution::late. Streams are
+  /// assigned to queues round-robin, beginning again when the options are set. As on a GPU, a
+  /// kernel or wait of one stream blocks later submissions of other streams to the same queue.
   std::size_t queues = 0;
-  /// Reports races as errors of the host's next synchronization, for programs without a test around.
+  /// Report races as errors of the host's next synchronization, for programs that run outside of a
+  /// test.
   bool races_are_errors = false;
 };
 
@@ -61,7 +61,8 @@ void install();
 /// Threads: one, while no other launches kernels.
 void set_options(const Options& options);
 
-/// The races found since the last call, one line each: the block, both kernels, their streams.
+/// Returns the races found since the last call, one line each: the block, both kernels, their
+/// streams.
 ///
 /// Threads: any.
 [[nodiscard]] std::vector<std::string> take_races();
@@ -70,23 +71,24 @@ void set_options(const Options& options);
 using Function = std::function<void(const std::vector<at::Tensor>& reads,
                                     const std::vector<at::Tensor>& writes)>;
 
-/// Launches a custom kernel on a stream. It may wait for kernels of other devices, as a collective
-/// does: kernels of other streams run meanwhile, even with prompt execution.
+/// Launches a custom kernel on a stream. The kernel may wait for kernels of other devices, as a
+/// collective does; kernels of other streams run meanwhile, even with prompt execution. name: a
+/// string literal.
 ///
-/// Async:   returns before it has run. What it throws is the error of the host's next
+/// Async:   returns before the kernel has run. Its exception is thrown by the host's next
 ///          synchronisation with the device.
 /// Throws:  c10::AcceleratorError if the device is lost.
-/// Threads: `function` holds no device tensors of its own: it runs and is destroyed on a thread of
-/// the stream. `name` is a literal.
+/// Threads: `function` runs and is destroyed on a thread of the stream, so it must not hold device
+///          tensors.
 void launch(const c10::Stream& stream, const char* name, const std::vector<at::Tensor>& reads,
             const std::vector<at::Tensor>& writes, Function function);
 
 }  // namespace dtrain::testing::fake
 
-/// For programs that load this library: calls install(), then applies space-separated settings:
-/// "late", "races-are-errors", "seed=N", "queues=N"; "memory=BYTES", "lose-after=KERNELS" and
-/// "error=CODE" (faults.h), for every device or with "device=N" for that one. Returns null, or a
-/// message that says what is wrong and stays valid.
+/// Calls install() and applies space-separated settings; for programs that load this library. The
+/// settings are "late", "races-are-errors", "seed=N", "queues=N" and, from faults.h,
+/// "memory=BYTES", "lose-after=KERNELS" and "error=CODE", for every device or, with "device=N", for
+/// that one. Returns null on success, otherwise an error message, which stays valid.
 ///
 /// Threads: one, as install().
 extern "C" const char* dtrain_fake_device_open(const char* settings);

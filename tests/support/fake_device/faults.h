@@ -9,8 +9,8 @@
 
 namespace dtrain::testing::fake {
 
-/// Limits the device's memory to `bytes`; empty: no limit. An allocation beyond it
-/// throws c10::OutOfMemoryError, as CUDA's allocator does.
+/// Limits the device's memory to `bytes`; empty: no limit. An allocation beyond the limit throws
+/// c10::OutOfMemoryError, as CUDA's allocator does.
 ///
 /// Threads: any.
 void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes);
@@ -26,14 +26,14 @@ inline constexpr int kUncorrectable = 214;
 inline constexpr int kIllegalAddress = 700;
 
 /// Makes the device fail after `kernels` more launches: queued kernels do not run, and every call
-/// except freeing throws c10::AcceleratorError with this code, as CUDA does after an ECC error, for
-/// example. Empty: repairs the device.
+/// except freeing memory throws c10::AcceleratorError with this code, as CUDA does after an ECC
+/// error. Empty: repairs the device.
 ///
 /// Threads: any.
 void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels,
                        int error_code = kUncorrectable);
 
-/// For the device's own code: checks before each call, launch, kernel and allocation.
+/// Checks before each call, launch and allocation; for the fake device's implementation.
 ///
 /// Throws:  check_device: AcceleratorError if the device is lost. check_launch: the same, and
 ///          counts a launch. check_memory: OutOfMemoryError if `wanted` bytes exceed the limit.

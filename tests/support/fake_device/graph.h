@@ -1,4 +1,4 @@
-// Graphs: captures kernels instead of launching them, and replays them as a whole.
+// Device graphs: captures kernels instead of launching them, and replays them as a whole.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,9 +13,9 @@
 
 namespace dtrain::testing::fake {
 
-/// The memory pool of captures. Memory freed by a tensor is reused by the next tensor of that size in
-/// this or a later capture, and by nothing else. The device accounts for the peak of the pool's live
-/// bytes, as if tensors of all sizes shared it without gaps.
+/// The memory pool of captures. Freed memory is reused only by the next tensor of that size
+/// in this or a later capture. The device's counters include the peak of the pool's live bytes, as
+/// if tensors of all sizes shared the pool without gaps.
 ///
 /// Threads: any.
 class GraphPool {
@@ -40,9 +40,8 @@ class GraphPool {
   std::size_t held_ = 0;  // peak of live_
 };
 
-/// Captured kernels, with the addresses and host values at capture time.
-/// Memory that was allocated in the capture stays allocated as long as the graph exists, even after
-/// its tensors are freed.
+/// Captured kernels, with the addresses and host values at capture time. Memory that was allocated
+/// in the capture stays allocated while the graph exists, even after its tensors are freed.
 ///
 /// Threads: one.
 class Graph {
@@ -60,11 +59,11 @@ class Graph {
 
   /// Launches the kernels on the current stream, with race detection as for any launch.
   ///
-  /// Throws:  c10::Error naming memory of a kernel that has been freed; AcceleratorError if the
-  ///          device is lost.
+  /// Throws:  c10::Error naming freed memory that a kernel uses; AcceleratorError if the device is
+  ///          lost.
   void replay();
 
-  /// For the device's own code, while this is captured().
+  /// Adds a kernel while this is captured(); for the fake device's implementation.
   void add(Launch launch) { launches_.push_back(std::move(launch)); }
   [[nodiscard]] const std::shared_ptr<GraphPool>& pool() const { return pool_; }
 
@@ -76,14 +75,15 @@ class Graph {
 
 /// Runs `work` and captures its kernels, with memory from `pool`; null: a new pool.
 ///
-/// Throws:  what `work` throws; c10::Error naming what a graph cannot contain: a host wait or
-///          read, a copy to or from the host, an event, a collective.
+/// Throws:  any exception of `work`; c10::Error naming an operation that a graph cannot contain: a
+///          host wait or read, a copy to or from the host, an event, a collective.
 /// Threads: any; affects the calling thread only.
 [[nodiscard]] std::unique_ptr<Graph> capture(c10::DeviceIndex device,
                                              const std::function<void()>& work,
                                              std::shared_ptr<GraphPool> pool = nullptr);
 
-/// For the device's own code: the graph that the calling thread captures; null if none.
+/// Returns the graph that the calling thread captures; null if none. For the fake device's
+/// implementation.
 [[nodiscard]] Graph* captured();
 /// Throws c10::Error naming `what` if the calling thread is capturing.
 void refuse_in_capture(const char* what);

@@ -4,9 +4,8 @@
 namespace dtrain::testing::fake {
 
 /// Makes c10::Stream, c10::Event and the guards work with fake devices. Every new stream is
-/// distinct, since reuse from a pool would hide races.
-///
-/// Throws:  the calls, all but destroying an event: AcceleratorError if the device is lost.
+/// distinct, because reuse from a pool would hide races. Their calls, except the destruction of an
+/// event, throw AcceleratorError if the device is lost.
 void register_guard();
 
 /// Makes at::manual_seed also seed the device's generator, which is of the CPU's type.

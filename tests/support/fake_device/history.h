@@ -15,8 +15,8 @@ namespace dtrain::testing::fake {
 /// the default streams.
 using StreamNumber = std::size_t;
 
-/// A vector clock: for each stream, how many of its kernels precede a point. A kernel's index in its
-/// stream is its tick, counted from 1.
+/// A vector clock: for each stream, the number of its kernels that precede a point in the
+/// execution. A kernel's tick is its index in its stream, counted from 1.
 class Clock {
  public:
   [[nodiscard]] std::uint64_t of(StreamNumber stream) const {
@@ -36,7 +36,7 @@ class Clock {
     }
     return true;
   }
-  /// One past the last stream that may have kernels here.
+  /// One past the last stream that may have a nonzero tick.
   [[nodiscard]] StreamNumber size() const { return ticks_.size(); }
 
  private:
@@ -48,7 +48,7 @@ struct Epoch {
   StreamNumber stream = 0;
   /// 0: no kernel.
   std::uint64_t tick = 0;
-  /// A literal, or owned by the dispatcher.
+  /// A string literal, or owned by the dispatcher.
   const char* name = "";
 
   [[nodiscard]] bool is_before(const Clock& clock) const { return clock.of(stream) >= tick; }
@@ -60,7 +60,7 @@ struct Range {
   std::size_t end = 0;
 };
 
-/// An earlier access to the same bytes that is not ordered before a later one.
+/// An earlier access to the same bytes that is not ordered before a later access.
 struct Conflict {
   Range range;
   Epoch before;
@@ -73,14 +73,14 @@ struct Use {
   bool is_write = false;
 };
 
-/// The last writer of each byte, and its later readers.
+/// The last write of each byte, and the reads since then.
 ///
 /// Source:  Flanagan and Freund, FastTrack (PLDI 2009). Differs: over ranges of bytes.
 /// Threads: one at a time.
 class History {
  public:
-  /// `birth` counts as a write of all `bytes`: uses of fresh memory must be ordered after its
-  /// allocation, since kernels of an earlier owner may still run before it.
+  /// birth: the allocation, which counts as a write of all bytes. Uses of fresh memory must be
+  /// ordered after it, because kernels of the memory's previous owner may still run before it.
   History(std::size_t bytes, const Epoch& birth);
 
   /// Adds a use; returns the first conflicting earlier use that is not in `known`. Two reads
@@ -88,7 +88,7 @@ class History {
   [[nodiscard]] std::optional<Conflict> add(std::span<const Range> ranges, const Use& use,
                                             const Clock& known);
 
-  /// Returns a use that is neither in `known` nor on a stream of `excused`, if any.
+  /// Returns a use that is not in `known` and not on a stream in `excused`, if any.
   [[nodiscard]] std::optional<Conflict> unordered(const Clock& known,
                                                   std::span<const StreamNumber> excused) const;
 

@@ -1,4 +1,4 @@
-// Device memory that kernels can access and the host cannot.
+// Device memory, which kernels can access and the host cannot.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -34,10 +34,10 @@ struct Block {
   std::size_t mapped = 0;
   Place place = Place::device;
   c10::DeviceIndex device = 0;
-  /// The pool that takes it back when its tensor is freed, if allocated in a capture.
+  /// If allocated in a capture: the pool to which the block returns when its tensor is freed.
   std::weak_ptr<GraphPool> pool;
   bool is_of_graph = false;
-  /// The stream that was current at allocation, and those of record_stream().
+  /// The stream that was current at allocation, and the streams of record_stream().
   std::set<StreamNumber> streams;
   History history{0, {}};
   /// Guards streams and history.
@@ -48,10 +48,10 @@ struct Block {
 };
 using BlockPtr = std::shared_ptr<Block>;
 
-/// Two address windows over one in-memory file. Tensors point into the host's window, which
-/// has no access rights for device memory; kernels use the other. No page is ever unprotected for a
-/// kernel, so a stray access faults on any thread at any time. Addresses are never reused, so
-/// that a late access to freed memory faults too.
+/// Two address windows over one in-memory file. Tensors point into the host's window, which has no
+/// access rights for device memory; kernels use the other window. The host's window is never
+/// unprotected for a kernel, so a stray access faults on any thread at any time. Addresses are
+/// never reused, so a late access to freed memory faults, too.
 ///
 /// Threads: any.
 class Memory {
@@ -61,12 +61,13 @@ class Memory {
 
   /// Allocates `bytes` > 0, filled with 0xFF, which is NaN in floating point.
   [[nodiscard]] BlockPtr allocate(std::size_t bytes, Place place, c10::DeviceIndex device);
-  /// Unmaps the block's host addresses; kernels that hold it may still use it.
+  /// Unmaps the block's host addresses; kernels that hold the block may still use it.
   void forget(const Block& block);
 
   /// Returns the block at an address of the host's window; null if none.
   [[nodiscard]] BlockPtr find(const void* address);
-  /// As find(), for a signal handler and either window: returns null instead of waiting for a lock.
+  /// As find(), for signal handlers and addresses of either window: returns null instead of waiting
+  /// for a lock.
   [[nodiscard]] BlockPtr find_at_fault(const void* address);
   [[nodiscard]] bool is_for_host(const void* address) const;
   [[nodiscard]] bool is_for_kernels(const void* address) const;
@@ -98,9 +99,9 @@ class Memory {
 /// The process's instance; never freed, since tensors may outlive main.
 Memory& memory();
 
-/// Installs a handler that, on SIGSEGV in the address windows, writes a line to standard error before
-/// the process ends: who accessed which byte of which allocation. Call it again if another handler
-/// has been installed.
+/// Installs a SIGSEGV handler. On a fault in the address windows it writes a line to standard error
+/// before the process ends: who accessed which byte of which allocation. Call again after another
+/// handler was installed.
 void report_stray_accesses();
 
 }  // namespace dtrain::testing::fake

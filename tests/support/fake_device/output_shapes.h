@@ -1,4 +1,4 @@
-// Predicts what an operator returns, without running it.
+// Predicts the results of an operator without running it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,9 +13,9 @@ namespace dtrain::testing::fake {
 
 /// The kind of an operator's results.
 enum class Results {
-  /// Alias arguments; nothing is computed.
+  /// Views of arguments; nothing is computed.
   views,
-  /// Are arguments that the operator wrote, or nothing.
+  /// Arguments that the operator wrote, or no results.
   written_arguments,
   new_tensors,
   /// New tensors whose shape depends on values.
@@ -24,7 +24,7 @@ enum class Results {
   host_values
 };
 
-/// Classifies an operator by its schema and its arguments, the last ones of `stack`.
+/// Classifies an operator by its schema and its arguments, which are the last values of `stack`.
 [[nodiscard]] Results results_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 /// Replaces the defined tensors in a value: a tensor, a list of tensors or of optional tensors.
@@ -34,9 +34,8 @@ void replace_tensors(c10::IValue& value,
 /// Returns the defined tensors among these values.
 [[nodiscard]] std::vector<at::Tensor> tensors_in(torch::jit::Stack values);
 
-/// Returns tensors with the sizes, strides and dtypes of this operator's results for
-/// these CPU arguments, determined with meta tensors or zeros. Empty if they depend on
-/// values.
+/// Returns tensors with the sizes, strides and dtypes of the operator's results for these CPU
+/// arguments, determined with meta tensors or zeros. Empty if the shapes depend on values.
 [[nodiscard]] std::optional<torch::jit::Stack> predict_results(const c10::OperatorHandle& op,
                                                                const torch::jit::Stack& arguments);
 

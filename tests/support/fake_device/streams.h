@@ -25,8 +25,9 @@
 
 namespace dtrain::testing::fake {
 
-/// A kernel's position in the order: it runs after all kernels of `before`, which programs may rely
-/// on, and of `in_front`, which they may not: these happen to be ahead in the hardware queue.
+/// A kernel's position in the order. It runs after all kernels in `before`, an ordering on which
+/// programs may rely, and after those in `in_front`, which are ahead of it in the hardware queue
+/// only by chance.
 struct Ticket {
   StreamNumber stream = 0;
   std::uint64_t tick = 0;
@@ -41,19 +42,19 @@ struct Ticket {
   }
 };
 
-/// The cause of a host wait: the counter to increment.
+/// The cause of a host wait, as the counter to increment.
 using Cause = std::uint64_t Synchronisations::*;
 
-/// All streams of all devices. A stream's kernels run sequentially, in the thread that
-/// launches them, or in a thread of the stream.
+/// All streams of all devices. A stream's kernels run sequentially, in the thread that launches
+/// them or in a thread of the stream.
 ///
 /// Threads: any.
 class Streams {
  public:
   struct Task {
     std::function<void()> run;
-    /// True if it may wait for other tasks: tasks of its device then run meanwhile, and it may start
-    /// before the host waits for it.
+    /// True if the task may wait for other tasks. Other tasks of its device then run meanwhile, and
+    /// it may start before the host waits for it.
     bool may_wait = false;
   };
 
@@ -62,16 +63,18 @@ class Streams {
   [[nodiscard]] StreamNumber create(c10::DeviceIndex device);
   [[nodiscard]] c10::DeviceIndex device_of(StreamNumber stream) const;
 
-  /// Returns the ticket of the next kernel on a stream. Exactly one of finish() and submit() must follow.
+  /// Returns the ticket of the next kernel on a stream. Exactly one of finish() and submit() must
+  /// follow.
   ///
   /// Throws:  AcceleratorError if the device is lost.
   [[nodiscard]] Ticket take(StreamNumber stream);
-  /// Marks the kernel as run, or as never to run.
+  /// Marks the kernel as run, also if it will never run.
   void finish(const Ticket& ticket);
-  /// Queues the kernel; its task is destroyed before it counts as run.
+  /// Queues the kernel. Its task is destroyed before the kernel counts as run.
   void submit(const Ticket& ticket, Task task);
 
-  /// The kernels launched on a stream, launched on a device, or known to the host to have run.
+  /// Return the kernels that were launched on a stream, that were launched on a device, or that the
+  /// host knows to have run.
   [[nodiscard]] Clock launched(StreamNumber stream) const;
   [[nodiscard]] Clock launched_on(c10::DeviceIndex device) const;
   [[nodiscard]] Clock known_to_host() const;
@@ -80,14 +83,15 @@ class Streams {
 
   /// True if these kernels have run.
   [[nodiscard]] bool has_run(const Clock& clock) const;
-  /// Blocks until they have run; for devices: does not update what the host knows.
+  /// Blocks until these kernels have run. For waits of devices: does not change known_to_host().
   void wait(const Clock& clock);
-  /// As wait(); then records that the host knows, and releases pinned memory.
+  /// As wait(); then adds the kernels to known_to_host() and releases pinned memory.
   void learn(const Clock& clock);
-  /// As learn(), and counts it as a synchronization with a device.
+  /// As learn(); also counts a synchronization with the device.
   ///
-  /// Throws:  the first error of a kernel of the device since the last one; AcceleratorError if the
-  ///          device is lost; c10::Error for races, with Options::races_are_errors.
+  /// Throws:  the first error of the device's kernels since the last synchronization;
+  ///          AcceleratorError if the device is lost; c10::Error for races, with
+  ///          Options::races_are_errors.
   void synchronise(const Clock& clock, c10::DeviceIndex device, Cause cause);
 
   /// REQUIRES: no kernel is in flight.
@@ -107,11 +111,11 @@ class Streams {
   struct Stream {
     StreamNumber number = 0;
     c10::DeviceIndex device = 0;
-    std::size_t turn = 0;  // among the device's streams
+    std::size_t turn = 0;  // index among the device's streams
     Clock launched;
     std::uint64_t done = 0;
     std::deque<Queued> queue;
-    bool has_worker = false;  // a thread, which ends when there is nothing to do for a while
+    bool has_worker = false;  // has a thread, which ends after a period without work
   };
   struct Device {
     /// The stream that runs the next kernel, or null.
@@ -119,10 +123,10 @@ class Streams {
     std::mt19937_64 random;
     std::exception_ptr error;
     std::size_t num_streams = 0;  // since the options were set
-    std::vector<Clock> queues;    // kernels submitted to each; empty if each stream has its own
+    std::vector<Clock> queues;    // kernels submitted to each; empty if no queue is shared
   };
 
-  // All but work() require the lock.
+  // All members below except work() require the lock.
   /// Returns the hardware queue that the stream shares; null if it has its own.
   [[nodiscard]] Clock* queue_of(const Stream& stream);
   [[nodiscard]] bool has_run_locked(const Clock& clock) const;
@@ -145,10 +149,10 @@ class Streams {
   std::vector<std::string> races_;
 };
 
-/// The process's streams; never freed, since their threads never end.
+/// The process's streams; never freed, because their threads may outlive main.
 Streams& streams();
 
-/// Each thread starts with device 0 and the devices' default streams.
+/// The calling thread's current device and streams; initially device 0 and the default streams.
 ///
 /// Throws:  c10::Error if there is no such device.
 [[nodiscard]] c10::DeviceIndex current_device();

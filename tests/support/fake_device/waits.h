@@ -1,5 +1,5 @@
-// Finds the places where a program makes one stream wait for another, and drops one of them to test
-// that it is needed.
+// Finds the call sites at which a program makes one stream wait for another, and drops the waits of
+// one site to test that they are needed.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace dtrain::testing::fake {
 
 /// A call site of c10::Event::block, identified by its call stack.
 struct WaitSite {
-  std::uint64_t id = 0;  ///< valid in this process
-  std::string text;      ///< the functions, innermost first
+  std::uint64_t id = 0;  ///< valid in this process only
+  std::string text;      ///< the functions of the call stack, innermost first
 };
 
 /// Starts recording wait sites; waits at site `dropped` become no-ops.
 ///
-/// Threads: any; while no other launches kernels.
+/// Threads: any, while no other thread launches kernels.
 void watch_waits(std::optional<std::uint64_t> dropped = {});
-/// Stops recording. Returns the sites whose waits added an ordering, in
-/// the order of their first call.
+/// Stops recording. Returns the sites with waits that added an ordering, in order of first call.
 ///
 /// Threads: as watch_waits.
 [[nodiscard]] std::vector<WaitSite> unwatch_waits();
 
-/// For the device's own code: true if this wait of a stream for the kernels of `clock` is dropped.
+/// Returns whether this wait of a stream for the kernels of `clock` is dropped; for the fake
+/// device's implementation.
 ///
 /// Threads: any.
 [[nodiscard]] bool drops_wait(StreamNumber stream, const Clock& clock);

@@ -1,4 +1,4 @@
-// Ranks whose tensors lie on fake accelerators.
+// A world of ranks with tensors on fake accelerators.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,10 @@
 
 namespace dtrain::testing {
 
-/// A world of the same ranks as `host`, on a fake device. Its collectives are kernels on a stream
-/// of each group's own, its sends and its receives on one for all groups, made when first used.
-/// They run late, and carry the values through the host's groups. host: also the control plane.
+/// Makes a world with the same ranks as `host`, on a fake device. Collectives, sends and receives
+/// are kernels that run late and exchange values through the groups of `host`. Each group has a
+/// stream for its collectives; all groups share one stream for sends and one for receives. Streams
+/// are created on first use. host: also serves as the control plane.
 ///
 /// Collective: every rank of `host`.
 [[nodiscard]] std::shared_ptr<comm::World> make_fake_world(std::shared_ptr<comm::World> host,
