@@ -72,7 +72,7 @@ struct Disturbance {
     scale /= kEnlarged;
   }
 
-  double relative;         ///< of each input
+  double relative;         ///< relative perturbation of each input
   double scale = kMargin;  ///< factor from a difference to a bound
 
  private:

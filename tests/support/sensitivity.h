@@ -17,7 +17,7 @@ struct TraceBound {
   std::vector<double> losses;             ///< absolute, by step
   std::vector<double> norms;              ///< relative, by step
   std::map<std::string, double> state;    ///< as largest_error
-  std::map<std::string, double> updates;  ///< of weights, as error_of_update
+  std::map<std::string, double> updates;  ///< error_of_update of the weights
 };
 
 /// Bounds the difference between a run of `config` in `dtype` and an exact run. Uses float64 runs

@@ -63,7 +63,7 @@ class Console {
 
   Options options_;
   bool has_progress_ = false;
-  bool has_warned_ = false;  // of lost output
+  bool has_warned_ = false;  // the warning of lost output was printed
 };
 
 }  // namespace dtrain::metrics

@@ -33,7 +33,7 @@ struct CompressionStats {
 struct StepEvent {
   std::int64_t step = 0;  ///< steps done, including this one and those with a skipped update
   double loss = 0;        ///< nats per token, mean over the global batch, before the update
-  double grad_norm = 0;   ///< of all gradients, before clipping
+  double grad_norm = 0;   ///< L2 norm of all gradients, before clipping
   double learning_rate = 0;
   std::int64_t tokens = 0;       ///< consumed so far by all ranks
   std::int64_t samples = 0;      ///< consumed so far by all ranks
@@ -161,7 +161,7 @@ struct RunSummary {
   std::int64_t steps_here = 0;  ///< finished steps of this launch
   std::string reason = {};      ///< the flag that ended the run early; empty: all steps are done
   std::optional<BestCheckpoint> best = {};
-  std::optional<MeanLoss> train_loss{};  ///< of the last steps; empty without a finite loss
+  std::optional<MeanLoss> train_loss{};  ///< mean over the last steps; empty without a finite loss
   Compared<double> step_seconds = {};    ///< median of the last median_steps steps
   std::int64_t median_steps = 0;
   std::int64_t memory_ranks = 1;                   ///< ranks of this process, which share memory

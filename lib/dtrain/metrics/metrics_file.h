@@ -60,9 +60,9 @@ class AppendedFile {
   std::string_view parts_;
   base::Descriptor file_;    // opened by the first write
   std::string backlog_;      // bytes that are not written yet
-  ino_t inode_ = 0;          // of the file
+  ino_t inode_ = 0;          // the file's inode
   off_t size_ = 0;           // written bytes
-  bool has_warned_ = false;  // of the backlog
+  bool has_warned_ = false;  // the warning of the backlog was printed
 };
 
 /// Truncates the file at the first line of a step after `step`, because a run that resumes from

@@ -134,7 +134,7 @@ struct ComputeOptions {
 
 /// A model before memory is allocated: the whole model, or the blocks of one pipeline stage.
 struct Model {
-  param::ParameterSpecs parameters;  ///< of the whole model, including those not held here
+  param::ParameterSpecs parameters;  ///< of the whole model, including parameters not on this rank
   base::IndexedVector<BlockId, std::unique_ptr<Block>> blocks;
   base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;

@@ -39,7 +39,7 @@ class GlobalNorm {
  private:
   // The blocks of one contiguous range that this shard owns.
   struct OwnBlocks {
-    param::ElementRange range;  // of the layout
+    param::ElementRange range;  // range in the layout
     at::Tensor table;           // (blocks, 4) int64: the table of norm_sums_
   };
 

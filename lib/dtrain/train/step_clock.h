@@ -37,7 +37,7 @@ class StepClock {
  private:
   const mesh::MeshGroups& groups_;
   base::Clock::time_point step_start_ = base::Clock::now();
-  comm::CallCounters counters_;  // of all groups, at the last lap or exclusion
+  comm::CallCounters counters_;  // all groups' counters at the last lap or exclusion
 };
 
 }  // namespace dtrain::train

@@ -32,7 +32,7 @@ struct TextSpan {
 struct Block {
   std::string bytes{};
   std::string file{};           ///< path, for messages
-  std::int64_t offset = 0;      ///< of this block in the decompressed file
+  std::int64_t offset = 0;      ///< offset of the block in the decompressed file
   std::int64_t first_line = 1;  ///< JSON only
   Format format = Format::text;
   JsonShape shape = JsonShape::lines;
@@ -86,13 +86,13 @@ class BlockReader {
   std::size_t next_file_ = 0;
   std::unique_ptr<ByteStream> stream_;  // null if no file is open
   std::string buffer_;                  // read but not yet returned
-  bool is_at_end_ = false;              // of the open file
+  bool is_at_end_ = false;              // at the end of the open file
   bool is_first_ = true;                // the next block is the file's first
-  std::int64_t offset_ = 0;             // of buffer_
-  std::int64_t line_ = 1;               // of buffer_
+  std::int64_t offset_ = 0;             // file offset of buffer_
+  std::int64_t line_ = 1;               // line number of buffer_
   std::int64_t consumed_before_ = 0;    // by finished files
   RecordLocations not_utf8_{};
-  JsonShape shape_ = JsonShape::lines;  // of the open file
+  JsonShape shape_ = JsonShape::lines;  // shape of the open file
   RecordSplitter splitter_{JsonShape::lines};
 };
 

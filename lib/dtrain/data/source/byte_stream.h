@@ -28,7 +28,7 @@ class ByteStream {
   [[nodiscard]] virtual std::int64_t consumed() const noexcept = 0;
 };
 
-/// The path that stands for standard input.
+/// The path that denotes standard input.
 inline constexpr std::string_view kStandardInput = "-";
 
 /// Opens a file or standard input; detects compression by the first bytes.

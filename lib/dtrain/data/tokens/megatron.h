@@ -42,7 +42,7 @@ class MegatronIndex {
   std::int64_t num_documents_ = 0;
   std::int64_t num_tokens_ = 0;
   std::int64_t next_document_ = 0;
-  std::int64_t last_end_ = 0;  // of the documents returned so far
+  std::int64_t last_end_ = 0;  // last document end returned so far
 };
 
 }  // namespace dtrain::data

@@ -82,7 +82,7 @@ class TokenWriter {
   std::int64_t vocab_;
   std::int64_t width_;
   std::string model_;
-  std::int64_t bytes_ = 0;  // of tokens
+  std::int64_t bytes_ = 0;  // bytes of tokens written
   std::int64_t num_bytes_ = 0;
   std::int64_t num_words_ = 0;
 };

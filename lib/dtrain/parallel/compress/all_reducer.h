@@ -191,7 +191,7 @@ class CompressedAllReducer final : public AllReducer {
   std::vector<Part> parts_;                 // from the arena's end to its beginning
   std::unique_ptr<param::Arena> residual_;  // as of the last update
   std::unique_ptr<param::Arena> next_;      // as of this step
-  std::int64_t whole_bytes_ = 0;            // of all parts, uncompressed
+  std::int64_t whole_bytes_ = 0;            // uncompressed size of all parts
   bool blocks_in_begin_;                    // true if a scheme sends a second message
   StepReduceOptions step_;
   std::vector<InFlightPart> in_flight_;

@@ -27,7 +27,7 @@ using Votes = std::vector<bool>;
 struct StepLoss {
   double sum_nll = 0;  ///< nats
   std::int64_t num_tokens = 0;
-  Votes votes = {};  ///< of all ranks
+  Votes votes = {};  ///< logical OR over all ranks
 
   [[nodiscard]] double mean() const { return sum_nll / static_cast<double>(num_tokens); }
 };

@@ -48,7 +48,7 @@ class Profiler {
 
   const TrainContext& context_;
   base::Clock::duration clock_offset_{};      // this rank's clock minus rank 0's
-  std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
+  std::optional<device::Timeline> timeline_;  // empty on a CPU
   std::optional<base::Trace> trace_;
   bool is_accounted_for_ = false;  // the profile began, or a warning said that it will be short
 };

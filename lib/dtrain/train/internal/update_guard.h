@@ -40,7 +40,7 @@ class UpdateGuard {
 
   const TrainContext& context_;
   SpikeDetector spikes_;
-  parallel::StepLimits limits_;  // of the step in progress
+  parallel::StepLimits limits_;  // limits of the step in progress
   std::int64_t num_skipped_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
 };

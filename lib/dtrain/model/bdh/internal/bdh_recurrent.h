@@ -42,7 +42,7 @@ class BdhRecurrent final : public Generator {
   at::Tensor embed_;    // (V, D)
   at::Tensor lm_head_;  // (V, D)
   std::vector<Level> levels_;
-  std::int64_t position_ = 0;  // of the next token
+  std::int64_t position_ = 0;  // position of the next token
   at::Tensor rotations_;       // (kRotationChunk, N/2, 2), of the chunk that contains position_
 
   // Overwritten for every token and level; q_ and attended_ have the state's dtype.
