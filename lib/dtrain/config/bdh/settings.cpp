@@ -17,7 +17,9 @@ constexpr Setting kSettings[] = {
      between(1, kMaxHeads), kFixed},
     {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
      kFamilyField<&Settings::neurons>, between(2, kMaxNeurons), kFixed},
-    {"import.heads", "--heads", "NH", "", "the same for heads, in files with dtrain's own shapes",
+    {"import.heads", "--heads", "NH", "",
+     "number of heads, for a file with dtrain's tensor shapes that does not record it; 0: read it "
+     "from the file",
      kImport, kFamilyField<&Settings::import_heads>, between(0, kMaxHeads)},
 };
 

@@ -107,10 +107,10 @@ constexpr Condition changes_bits(Condition when) { return when; }
 // Conditions under which settings have an effect or change bits.
 namespace dtrain::config::conditions {
 
-inline constexpr Requirement kStages{"without several stages: --strategy pp, mp or 3d",
+inline constexpr Requirement kStages{"without several pipeline stages (--strategy pp, mp or 3d)",
                                      [](const Config& c) { return c.layout.pp > 1; }};
 inline constexpr Requirement kTensorRanks{
-    "without several tensor-parallel ranks: --strategy tp or 3d",
+    "without several tensor-parallel ranks (--strategy tp or 3d)",
     [](const Config& c) { return c.layout.tp > 1; }};
 inline constexpr Requirement kThreeAxes{"without --strategy 3d", [](const Config& c) {
                                           return c.layout.strategy == Strategy::three_axes;
@@ -119,7 +119,7 @@ inline constexpr Requirement kLocalRanks{
     "without --strategy dp or mp (dtrun -n N starts N ranks)",
     [](const Config& c) { return strategy_of(c.layout).is_local(); }};
 inline constexpr Requirement kSeveralProcesses{
-    "without several ranks that are processes", [](const Config& c) {
+    "without several rank processes", [](const Config& c) {
       return mesh_of(c.layout).num_ranks() > 1 && !strategy_of(c.layout).is_local();
     }};
 inline constexpr Requirement kZero{"without --strategy zero", [](const Config& c) {

@@ -8,12 +8,12 @@ constexpr Setting kDataSettings[] = {
     {"data.train", "--data", "FILE", "",
      "token file, or text that is read as bytes; FILE:WEIGHT,FILE:WEIGHT mixes several",
      kTrain | kEvaluate, FIELD(data.train)},
-    {"data.validation", "--val-data", "FILE", "", "one file for validation", kTrain,
+    {"data.validation", "--val-data", "FILE", "", "file for validation", kTrain,
      FIELD(data.validation)},
     {"data.val_fraction", "--val-fraction", "F", "",
-     "share of --data, at its end, that is kept for validation", kTrain | kEvaluate,
+     "fraction of --data, taken from its end, that is held out for validation", kTrain | kEvaluate,
      FIELD(data.val_fraction), from_to_below(0, 1), kNeedsNewData},
-    {"data.seq_len", "--seq-len", "T", "tokens", "positions of a sequence", kTrain | kEvaluate,
+    {"data.seq_len", "--seq-len", "T", "tokens", "sequence length", kTrain | kEvaluate,
      FIELD(data.seq_len), between(1, kMaxPositions), kNeedsNewData},
 };
 

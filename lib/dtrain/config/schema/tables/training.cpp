@@ -17,18 +17,18 @@ constexpr ResumeRule kSpikeGuardRule = [](const Config& now, const Config& saved
 
 constexpr Setting kTrainingSettings[] = {
     {"batch.global", "--global-batch", "N", "sequences",
-     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 where "
+     "sequences per optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 if "
      "neither is given",
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kNeedsNewData},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "sequences that a rank computes at once; changes rounding; 0: with --global-batch the largest "
-     "number up to 8 that divides a rank's share and fits --memory-limit and what is free in the "
+     "sequences that a rank processes at once; changes rounding; 0: with --global-batch, the "
+     "largest number up to 8 that divides a rank's share and fits --memory-limit and the free "
      "memory, else 1",
      kTrain | kEvaluate, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kReported,
      kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
-     "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
-     "pipeline that trains",
+     "microbatches per rank and step; 0: derived from --global-batch and --microbatch, else 1, or "
+     "the number of stages when training a pipeline",
      kEngine, FIELD(batch.grad_accum), between(0, kMaxMicrobatch),
      changes_bits(kHasOwnSummationOrder)},
 
@@ -38,11 +38,11 @@ constexpr Setting kTrainingSettings[] = {
      "passes over the training data; sets --steps; 0: --steps decides", kTrain, FIELD(train.epochs),
      between(0, kMaxSteps)},
     {"train.seed", "--seed", "N", "",
-     "decides initial weights, sample order, dropout and generated text", kTrain | kGenerate,
+     "seed of initial weights, sample order, dropout and generated text", kTrain | kGenerate,
      FIELD(train.seed), kNeedsNewData},
     {"train.lr", "--lr", "X", "",
-     "learning rate after the warm-up; auto: depends on the model's width", kTrain, FIELD(train.lr),
-     at_least(0), kReported},
+     "learning rate after the warm-up; auto: derived from the model's width", kTrain,
+     FIELD(train.lr), at_least(0), kReported},
     {"train.weight_decay", "--weight-decay", "X", "",
      "weight decay: decoupled from the gradient with adamw, added to it with sgd", kTrain,
      FIELD(train.weight_decay), at_least(0), kReported},
@@ -54,44 +54,43 @@ constexpr Setting kTrainingSettings[] = {
      FIELD(train.eps), above(0, 1), kReportedWith<kAdamW>, kRequires<kAdamW>},
     {"train.momentum", "--momentum", "X", "", "SGD momentum", kTrain, FIELD(train.momentum),
      from_to_below(0, 1), kMomentumRule, kRequires<kSgd>},
-    {"train.grad_clip", "--grad-clip", "X", "", "largest global gradient norm; 0 is off", kTrain,
-     FIELD(train.grad_clip), at_least(0), kReported},
+    {"train.grad_clip", "--grad-clip", "X", "",
+     "maximum global gradient norm, by clipping; 0 is off", kTrain, FIELD(train.grad_clip),
+     at_least(0), kReported},
     {"train.schedule", "--schedule", "NAME", "",
-     "learning rate after the warm-up; wsd: stable, then a linear decay", kTrain,
+     "shape of the learning rate after the warm-up; wsd: stable, then a linear decay", kTrain,
      FIELD(train.schedule), one_of(kSchedules), kReported},
     {"train.warmup_steps", "--warmup-steps", "N", "steps",
-     "steps at the start, over which the learning rate rises linearly; auto: a twentieth of "
-     "--steps",
+     "initial steps over which the learning rate rises linearly; auto: a twentieth of --steps",
      kTrain, FIELD(train.warmup_steps), between(0, kMaxSteps), kReported},
     {"train.decay_steps", "--decay-steps", "N", "steps",
-     "steps at the end, over which schedule wsd falls; 0: a tenth of --steps, rounded up, but at "
-     "most what the warm-up leaves",
+     "final steps over which schedule wsd decays; 0: a tenth of --steps, rounded up, but at most "
+     "the steps after the warm-up",
      kTrain, FIELD(train.decay_steps), between(0, kMaxSteps), kReportedWith<kDecay>,
      kRequires<kDecay>},
     {"train.min_lr", "--min-lr", "X", "",
-     "learning rate where the linear, cosine and wsd schedules end; auto: a tenth of --lr", kTrain,
+     "final learning rate of the linear, cosine and wsd schedules; auto: a tenth of --lr", kTrain,
      FIELD(train.min_lr), at_least(0), kReported, kRequires<kFallingRate>},
-    {"train.optimizer", "--optimizer", "NAME", "",
-     "rule of the update: adamw, or sgd with momentum", kTrain, FIELD(train.optimizer),
-     one_of(kUpdateRules), kFixed},
+    {"train.optimizer", "--optimizer", "NAME", "", "optimizer: adamw, or sgd with momentum", kTrain,
+     FIELD(train.optimizer), one_of(kUpdateRules), kFixed},
     {"train.on_nonfinite", "--on-nonfinite", "NAME", "",
      "what to do when a loss or gradient is not finite: stop, or skip the update", kTrain,
      FIELD(train.on_nonfinite), one_of(kOnNonfinite), kReported},
     {"train.max_skipped", "--max-skipped", "N", "steps",
-     "updates in a row that may be skipped (--on-nonfinite or --spike-guard skip, overflows of "
-     "float16); one more ends the run",
+     "maximum number of consecutive skipped updates (--on-nonfinite or --spike-guard skip, "
+     "overflows of float16); one more ends the run",
      kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kRequires<kSkips>},
     {"train.patience", "--patience", "N", "evaluations",
-     "end the run after this many evaluations in a row without a new lowest validation loss; 0 is "
-     "off",
+     "early stopping: end the run after this many evaluations in a row without a new lowest "
+     "validation loss; 0 is off",
      kTrain, FIELD(train.patience), between(0, kMaxSteps), kRequires<kValidation, kEvaluatesOften>},
     {"train.spike_guard", "--spike-guard", "NAME", "",
      "what to do when the loss or the gradient norm is far above its recent average: nothing "
      "(off), warn, or skip the update",
      kTrain, FIELD(train.spike_guard), one_of(kSpikeGuards), kSpikeGuardRule},
     {"train.spike_threshold", "--spike-threshold", "Z", "standard deviations",
-     "standard deviations above the mean of recent logarithms, beyond which a loss or gradient "
-     "norm is a spike",
+     "a loss or gradient norm is a spike if its logarithm exceeds the recent mean by more than "
+     "this many standard deviations",
      kTrain, FIELD(train.spike_threshold), above(0, kMaxSteps), kSpikeGuardRule,
      kRequires<kGuardsSpikes>},
     {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",
