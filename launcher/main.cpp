@@ -176,8 +176,8 @@ std::string head_of_report(const std::string& path) {
   std::error_code error;
   if (std::filesystem::file_size(path, error) == 0) return {};
   const auto file = dtrain::base::InputFile::open(
-      path,
-      {dtrain::base::ErrorKind::usage, "--report-file", "only a report is replaced: name another"});
+      path, {dtrain::base::ErrorKind::usage, "--report-file",
+             "only an earlier report is overwritten: name another file"});
   std::string begin(static_cast<std::size_t>(std::min(kEnough, file.size())), '\0');
   file.read(0, std::as_writable_bytes(std::span(begin)));
   return begin;
@@ -192,14 +192,14 @@ void prepare_report_file(const Options& options) {
   const auto status = dtrain::base::link_status(path);
   if (std::filesystem::is_symlink(status)) {
     dtrain::base::fail(kKind,
-                       "--report-file {}: it is a link, which a report would replace; name "
-                       "the file",
+                       "--report-file {}: it is a link, which the report would replace; name the "
+                       "file that it points to",
                        path);
   }
   if (std::filesystem::is_regular_file(status) && !is_report_or_empty(head_of_report(path))) {
     dtrain::base::fail(kKind,
-                       "--report-file {}: this file is not a dtrun report, and is kept; name "
-                       "another one",
+                       "--report-file {}: this file exists and is not a dtrun report, so it is not "
+                       "overwritten; name another one",
                        path);
   }
   const dtrain::base::AtomicFile probe(path, kKind);

@@ -43,8 +43,9 @@ struct ForeignOption {
 };
 
 constexpr std::string_view kStatic =
-    "leave it out: the nodes meet at --master-addr and --master-port";
-constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
+    "leave it out: the nodes connect at --master-addr and --master-port";
+constexpr std::string_view kNoPython =
+    "leave it out: dtrun starts any program, as in dtrun -- PROGRAM";
 constexpr std::string_view kRanks = "use -n RANKS";
 constexpr std::string_view kNodes = "use --nnodes N";
 constexpr std::string_view kNoHosts =
@@ -52,7 +53,7 @@ constexpr std::string_view kNoHosts =
     "(docs/guide/nodes.md)";
 constexpr std::string_view kBind = "use --bind none, cores or numa";
 constexpr std::string_view kOfProgram =
-    "it concerns the program: dtrun -- dtrain --dtype NAME --strategy NAME ...";
+    "it is an option of the program: dtrun -- dtrain --dtype NAME --strategy NAME ...";
 constexpr std::string_view kNothingToSay = "leave it out: dtrun needs no such option";
 constexpr ForeignOption kForeignOptions[] = {
     {"--num-processes", kRanks},

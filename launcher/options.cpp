@@ -78,49 +78,53 @@ constexpr std::array kRows = {
               set<&Options::num_ranks, num_ranks_from>},
     OptionRow{"--nnodes", "N", "nodes of the job; start a dtrun on each [1]",
               set<&Options::num_nodes, num_nodes_from>, /*is_of_nodes=*/true},
-    OptionRow{"--node-rank", "R", "which of several nodes this is, from 0",
+    OptionRow{"--node-rank", "R", "index of this node, from 0",
               set<&Options::node_rank, number_from<0, kMaxNodes - 1>>, /*is_of_nodes=*/true},
-    OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake", accept},
-    OptionRow{"--rdzv-endpoint", "HOST[:PORT]",
-              "--master-addr and --master-port of several nodes in one",
+    OptionRow{"--standalone", "", "one node; the default, accepted for torchrun compatibility",
+              accept},
+    OptionRow{"--rdzv-endpoint", "HOST[:PORT]", "--master-addr and --master-port in one option",
               set<&Options::rdzv_endpoint, text_from>},
     OptionRow{"--rdzv-backend", "NAME", "", accept},
     OptionRow{"--rdzv-id", "NAME", "", accept},
     OptionRow{"--monitor-interval", "TIME", "", accept},
     OptionRow{"--role", "NAME", "", accept},
     OptionRow{"--local-addr", "ADDRESS", "", accept},
-    OptionRow{"--master-addr", "ADDRESS", "address or name of node 0; one node [127.0.0.1]",
+    OptionRow{"--master-addr", "ADDRESS", "address or name of node 0 [one node: 127.0.0.1]",
               set<&Options::master_addr, text_from>, /*is_of_nodes=*/true},
-    OptionRow{"--master-port", "PORT",
-              "several nodes: port where their dtruns meet [29500]; one: of rank 0 [a free one]",
-              set<&Options::master_port, number_from<0, 65535>>, /*is_of_nodes=*/true},
+    OptionRow{
+        "--master-port", "PORT",
+        "several nodes: port of node 0's dtrun [29500]; one node: port of rank 0 [a free port]",
+        set<&Options::master_port, number_from<0, 65535>>, /*is_of_nodes=*/true},
     OptionRow{"--rdzv-timeout", "TIME", "time for all nodes to join [600]",
               set<&Options::rdzv_timeout, timeout_from>},
     OptionRow{"--heartbeat-timeout", "TIME",
-              "a node that is silent for this long is lost; node 0's value counts [10]",
+              "a node that is silent for this long is lost; node 0's value applies [10]",
               set<&Options::heartbeat_timeout, timeout_from>},
     OptionRow{
         "--hang-timeout", "TIME",
         "a rank without progress for this long ends the job; 0: never [20 steps, at least 10m]",
         set<&Options::hang_timeout, hang_timeout_from>},
-    OptionRow{"--emulate-nodes", "K", "run K nodes on this machine, each with -n ranks, as a test",
+    OptionRow{"--emulate-nodes", "K",
+              "for tests: emulate K nodes on this machine, each with -n ranks",
               set<&Options::emulate_nodes, number_from<2, kMaxEmulatedNodes>>},
-    OptionRow{"--log-dir", "DIR", "a file for each rank and stream, under DIR; alone: --tee 3",
+    OptionRow{"--log-dir", "DIR",
+              "write a log file per rank and stream under DIR; without -r and -t, implies --tee 3",
               set<&Options::log_dir, text_from>},
-    OptionRow{"--redirects,-r", "WHICH",
-              "streams that go to files only: 0 none, 1 output, 2 error, 3 both, or 0:3,1:1 [0]",
-              set<&Options::redirects, streams_from>},
-    OptionRow{"--tee,-t", "WHICH", "streams that go to files and the console, numbered alike [0]",
+    OptionRow{
+        "--redirects,-r", "WHICH",
+        "streams that go to files only: 0 none, 1 output, 2 error, 3 both; per rank: 0:3,1:1 [0]",
+        set<&Options::redirects, streams_from>},
+    OptionRow{"--tee,-t", "WHICH",
+              "streams that go to files and the console, same numbers as --redirects [0]",
               set<&Options::tee, streams_from>},
     OptionRow{"--log-size-limit", "SIZE",
-              "a log of this size becomes FILE.1, in place of an older one; 0: none [1GiB]",
+              "rotate a log of this size to FILE.1, replacing the previous one; 0: no limit [1GiB]",
               set<&Options::log_size_limit, size_from>},
     OptionRow{"--local-ranks-filter", "LIST", "show only these ranks on the console, e.g. 0,3",
               add_filtered_ranks},
-    OptionRow{
-        "--bind", "WHAT",
-        "where ranks may run: none (anywhere), cores (each on its own), numa (a node each) [none]",
-        set<&Options::bind, bind_from>},
+    OptionRow{"--bind", "WHAT",
+              "pin ranks: none, cores (each to its own cores), numa (each to a NUMA node) [none]",
+              set<&Options::bind, bind_from>},
     OptionRow{"--abort-grace", "TIME",
               "after a rank failed, time for the others between SIGTERM and SIGKILL [2]",
               set<&Options::abort_grace, grace_from>},
@@ -128,10 +132,10 @@ constexpr std::array kRows = {
               "after SIGINT or SIGTERM, time for the ranks to save before SIGKILL [60]",
               set<&Options::stop_grace, grace_from>},
     OptionRow{"--max-restarts", "K",
-              "when the job fails, start it again, at most K times; dtrain then resumes [0]",
+              "restart a failed job, at most K times; dtrain then resumes [0]",
               set<&Options::max_restarts, number_from<0, kMaxRestarts>>},
     OptionRow{"--restart-backoff", "TIME",
-              "wait before a restart; doubles while no newer checkpoint comes, up to 60 [1]",
+              "wait before a restart; doubles, up to 60, while no newer checkpoint appears [1]",
               set<&Options::restart_backoff, grace_from>},
     OptionRow{"--report-file", "FILE", "write how the job ended to FILE, as JSON",
               set<&Options::report_file, text_from>},
@@ -155,7 +159,8 @@ void add_options(CLI::App& app) {
     CLI::Option* option = row.is_switch() ? app.add_flag(row.names)->disable_flag_override()
                                           : app.add_option(row.names);
     option->type_name(row.value)->description(row.help);
-    option->group(*row.help == '\0' ? "accepted for torchrun's sake, without effect" : "options");
+    option->group(*row.help == '\0' ? "accepted for torchrun compatibility, without effect"
+                                    : "options");
     if (row.name() != "--version") option->envname(variable_of(row.name()));
   }
 }
@@ -217,8 +222,9 @@ std::vector<std::string> program_of(const CLI::App& app) {
     fail(ErrorKind::usage, "unknown option {}: {}", flag, advice);
   }
   fail(ErrorKind::usage,
-       "unknown option {}{} (dtrun --help lists all; a program's own follow its name)", flag,
-       dtrain::base::nearest_advice(flag, dtrain::base::flags_of(app)));
+       "unknown option {}{} (dtrun --help lists all options; the program's own options follow its "
+       "name)",
+       flag, dtrain::base::nearest_advice(flag, dtrain::base::flags_of(app)));
 }
 
 /// "HOST:PORT", "HOST" or "[ADDRESS]:PORT". One node needs none.
@@ -249,7 +255,7 @@ std::string warning_on(const Options& options) {
     return {};
   }
   return fmt::format(
-      "warning: WORLD_SIZE={} of the environment is replaced: this job has {} rank{}; for several "
+      "warning: replacing WORLD_SIZE={} of the environment: this job has {} rank{}; for several "
       "nodes give --nnodes and --node-rank, or set PET_NNODES and PET_NODE_RANK",
       inherited, own, own == 1 ? "" : "s");
 }
@@ -269,7 +275,7 @@ void check_master_addr(const std::string& address) {
 void check_one_node(const Options& options, const Given& given) {
   if (is_given(given, "--nnodes") || !is_given(given, "--node-rank")) return;
   if (options.node_rank == 0 && !is_given(given, "--master-addr")) return;
-  fail(ErrorKind::usage, "--node-rank {} tells which of several nodes this is: give --nnodes, too",
+  fail(ErrorKind::usage, "--node-rank {} needs the number of nodes: give --nnodes, too",
        options.node_rank);
 }
 
@@ -301,8 +307,7 @@ void settle_nodes(Options& options, const Given& given) {
     }
   }
   if (is_given(given, "--standalone") && options.num_nodes > 1) {
-    fail(ErrorKind::usage,
-         "--standalone is one node, and --nnodes {} several: leave out one of them",
+    fail(ErrorKind::usage, "--standalone means one node, but --nnodes is {}: leave out one of them",
          options.num_nodes);
   }
   if (options.num_nodes > 1) {
@@ -341,9 +346,9 @@ void check_together(const Options& options) {
 std::string help_text(const CLI::App& app) {
   constexpr std::size_t kColumns = 100;
   return fmt::format(
-      "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n{}\n{}\nTIME is {}.\n"
-      "SIZE is a number of bytes, or has a unit: 64MiB, 1GB.\n"
-      "PET_NNODES and the like are defaults of these options, as with torchrun.\n",
+      "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n{}\n{}\nTIME is {}.\nSIZE is a number of "
+      "bytes, or has a unit: 64MiB, 1GB.\nVariables such as PET_NNODES set the defaults of these "
+      "options, as with torchrun.\n",
       dtrain::base::wrapped(app.get_description(), kColumns),
       dtrain::base::flags_help(app, kColumns), dtrain::base::kDurationForms);
 }

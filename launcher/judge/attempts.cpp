@@ -225,7 +225,7 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
   using dtrain::base::fail;
   try {
     const std::string path = newest_checkpoint(history).requeue_file;
-    if (path.empty()) fail(ErrorKind::checkpoint, "the program has named no requeue-file");
+    if (path.empty()) fail(ErrorKind::checkpoint, "the program did not name a requeue-file");
     write_beside_heartbeats(job, path,
                             fmt::format("stopped after step {} by {}\n", committed,
                                         signal_name(decision.interrupted_by)));

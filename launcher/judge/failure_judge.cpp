@@ -236,10 +236,10 @@ void FailureJudge::deadline_passed(const Moment& now) {
       abort_ranks(now);
       break;
     case Phase::stopping:
-      state_.decide(Say{
-          fmt::format("the ranks have not saved within {} (--stop-grace); if a step takes longer, "
-                      "raise it, or save regularly (dtrain's --checkpoint-every)",
-                      dtrain::base::readable_time(state_.options.stop_grace.count()))});
+      state_.decide(Say{fmt::format(
+          "the ranks did not finish saving within {} (--stop-grace) and get SIGKILL; if a step "
+          "takes longer, raise --stop-grace, or save regularly (dtrain's --checkpoint-every)",
+          dtrain::base::readable_time(state_.options.stop_grace.count()))});
       kill_ranks(now);
       break;
     case Phase::aborting:

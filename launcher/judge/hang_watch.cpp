@@ -210,7 +210,7 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
   };
   if (auto verdict = verdict_on(waits_for_nobody)) return verdict;
   auto circle = verdict_on(all);
-  if (circle) circle->text += "; the ranks wait for each other in a circle";
+  if (circle) circle->text += "; deadlock: the ranks wait for each other";
   return circle;
 }
 

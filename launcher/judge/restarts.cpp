@@ -130,7 +130,7 @@ std::string RestartPolicy::reason_against(const AttemptResult& end) const {
     return fmt::format("a restart cannot fix an error of status {}", end.status);
   }
   if (restarts_ == options_.max_restarts) {
-    return restarts_ == 1 ? "the one restart is used up"
+    return restarts_ == 1 ? "the only restart is used up"
                           : fmt::format("all {} restarts are used up", restarts_);
   }
   if (is_reporting_ && without_checkpoint_ >= kMaxWithoutCheckpoint && !is_transient(end.status)) {

@@ -77,8 +77,8 @@ std::string Stragglers::conclude(Time now) {
   samples_ = 0;
   std::ranges::fill(late_, Lateness{});
   if (!has_reported_) return {};
-  return fmt::format("rank {} is a straggler: the others wait for it {} of each step of {}", rank,
-                     dtrain::base::readable_time(found.seconds / found.samples),
+  return fmt::format("rank {} is a straggler: the other ranks wait {} for it in each step of {}",
+                     rank, dtrain::base::readable_time(found.seconds / found.samples),
                      dtrain::base::readable_time(found.of_seconds / found.samples));
 }
 

@@ -82,7 +82,7 @@ std::string end_of(const Rank& rank) {
     return fmt::format("saved and stopped (status {})", rank.end->code);
   }
   if (rank.end) return describe(*rank.end);
-  return rank.lost ? "(its end is not known)" : fmt::format("({})", describe_running(rank));
+  return rank.lost ? "(exit status unknown)" : fmt::format("({})", describe_running(rank));
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {

@@ -31,7 +31,7 @@ using dtrain::base::fail;
 
 void require(bool good, const char* what) {
   if (!good) {
-    fail(ErrorKind::spawn, "cannot make {}: {}", what, std::strerror(errno));
+    fail(ErrorKind::spawn, "cannot create {}: {}", what, std::strerror(errno));
   }
 }
 
@@ -149,8 +149,10 @@ void require_files_for(int num_ranks) {
   constexpr int kOfEach = 4;    // both outputs, the control descriptor, the process
   constexpr int kOfAStart = 8;  // while one is started
   if (dtrain::base::can_open_files(kOfEach * num_ranks + kOfAStart)) return;
-  fail(ErrorKind::spawn, "cannot start {} ranks, each of which takes {} files here: {}", num_ranks,
-       kOfEach, std::strerror(EMFILE));
+  fail(ErrorKind::spawn,
+       "cannot start {} ranks: dtrun opens {} files for each ({}); raise the limit (ulimit -n), or "
+       "start fewer ranks",
+       num_ranks, kOfEach, std::strerror(EMFILE));
 }
 
 void LocalRanks::start(const PreparedJob& job, const sigset_t& signal_mask,

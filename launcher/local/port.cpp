@@ -58,8 +58,8 @@ Address resolve(const std::string& host, int port) {
   std::string reason;
   const dtrain::net::Addresses found = dtrain::net::resolve(host, port, reason);
   if (!found) {
-    fail(ErrorKind::usage, "--master-addr: '{}' is not known: {}; give an address of this machine",
-         host, reason);
+    fail(ErrorKind::usage,
+         "--master-addr: cannot resolve '{}': {}; give an address of this machine", host, reason);
   }
   const addrinfo* chosen = found.get();
   while (chosen != nullptr && chosen->ai_family != AF_INET) chosen = chosen->ai_next;
@@ -189,13 +189,15 @@ NodeListener listen_for_nodes(const std::string& host, int port) {
                         : try_to_listen(address, listener);
   if (error == EADDRINUSE) {
     fail(ErrorKind::port,
-         "--master-port: port {} of {} is used by {}; is another node 0 of this job running? Else "
-         "give all nodes another one",
+         "--master-port: port {} of {} is used by {}; if it is another node 0 of this job, stop "
+         "it; otherwise give all nodes another port",
          port, host, claim.holder.empty() ? "another program" : claim.holder);
   }
   if (error == EADDRNOTAVAIL) {
     fail(ErrorKind::usage,
-         "--master-addr: '{}' is not an address of this machine, and this is node 0", host);
+         "--master-addr: '{}' is not an address of this machine, which is node 0; give one of its "
+         "addresses on all nodes",
+         host);
   }
   if (error != 0) {
     fail(ErrorKind::port, "--master-port: cannot listen at port {} of {}: {}", port, host,
@@ -215,7 +217,7 @@ Descriptor listen_at_free_port(const std::string& address) {
 RendezvousSocket make_rendezvous_socket() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    fail(ErrorKind::spawn, "cannot make a socket for the ranks to meet: {}", std::strerror(errno));
+    fail(ErrorKind::spawn, "cannot create the ranks' rendezvous socket: {}", std::strerror(errno));
   }
   return {.rank0_end = Descriptor(ends[0]), .other_end = Descriptor(ends[1])};
 }

@@ -159,7 +159,7 @@ bool kill_descendants(std::chrono::milliseconds limit, const std::function<void(
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot make a pipe: {}",
+    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot create a pipe: {}",
                        std::strerror(errno));
   }
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);

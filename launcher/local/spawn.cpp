@@ -57,12 +57,12 @@ const char* advice_for(int error, const SpawnRequest& request) {
              "kind of machine";
     case ENOENT:
       if (::access(request.file.c_str(), F_OK) != 0) return "; check the name";
-      return ": the file is there, but not the interpreter that its first line, or its format, "
-             "names";
+      return ": the file exists, but the interpreter that its first line or ELF header names does "
+             "not";
     case ELOOP:
       return "; fix its symbolic links, which form a loop";
     case ETXTBSY:
-      return "; start again when nothing writes to the file any more";
+      return "; a process is writing to the file: start again when it has finished";
     case E2BIG:
       return "; shorten the arguments or the environment variables, or raise ulimit -s";
     case EAGAIN:
@@ -75,14 +75,13 @@ const char* advice_for(int error, const SpawnRequest& request) {
     case ENFILE:
       return "; close programs that hold many files, or raise fs.file-max";
     case EPERM:
-      return "; let this user run it, or run it as another";
+      return "; give this user permission to execute it, or run dtrun as another user";
     case EIO:
-      return "; its disk cannot read it";
+      return "; the disk cannot read the program's file";
     case EINVAL:
       return request.cpus.empty()
                  ? "; the program's file is damaged"
-                 : "; its CPUs may be gone since dtrun was started: start again, or "
-                   "leave out --bind";
+                 : "; the rank's CPUs may have gone offline: start again, or leave out --bind";
     default:
       return "; check the name";
   }

@@ -146,11 +146,12 @@ int watch_supervisor(pid_t child, const dtrain::base::Descriptor& signals,
       return byte;
     }
     if (stop_limit.look()) {
-      return end_for(child,
-                     fmt::format("was stopped (SIGSTOP or the like) for {}, and the other nodes "
-                                 "gave it up",
-                                 dtrain::base::readable_time(stop_limit.limit().count())),
-                     static_cast<int>(dtrain::base::ErrorKind::timeout), prefix);
+      return end_for(
+          child,
+          fmt::format(
+              "was stopped (SIGSTOP or the like) for {}, and the other nodes declared it lost",
+              dtrain::base::readable_time(stop_limit.limit().count())),
+          static_cast<int>(dtrain::base::ErrorKind::timeout), prefix);
     }
     const int signal = ::sigtimedwait(&watched, nullptr, &kLook);
     if (signal < 0 && errno == EAGAIN && hangs_in_its_end(child)) {

@@ -100,7 +100,8 @@ int wait_for_all(std::vector<Node>& nodes, const Descriptor& rendezvous, const s
       continue;
     early = ended->status;
     write_error_for_a_while(
-        fmt::format("dtrun: failed: node {} ended with status {} before the nodes had met\n",
+        fmt::format("dtrun: failed: node {} ended with status {} before the rendezvous of the "
+                    "nodes completed\n",
                     ended - nodes.begin(), *early));
     signal_all(nodes, SIGKILL);
   }

@@ -33,8 +33,8 @@ using dtrain::net::Transfer;
 std::string advice_on_waiting(const Options& options) {
   if (!options.follows_slurm) return {};
   return fmt::format(
-      "; srun must start a dtrun on each of the {} nodes of its step: for a job on this one alone, "
-      "as in a shell of srun --pty, give dtrun --standalone",
+      "; srun must start one dtrun on each of the {} nodes of its step; for a job on this node "
+      "only, as in an srun --pty shell, use dtrun --standalone",
       options.num_nodes);
 }
 
@@ -121,7 +121,7 @@ class RendezvousClient {
                         what)};
       }
       if (error.cause() == Cause::dropped) {
-        throw RetryableError{what + ": it may belong to another user, or be no dtrun"};
+        throw RetryableError{what + ": it may belong to another user, or not be a dtrun"};
       }
       throw RetryableError{.reason = what, .is_final = error.cause() == Cause::secret_mismatch};
     }

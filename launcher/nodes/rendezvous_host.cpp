@@ -180,15 +180,17 @@ class RendezvousServer {
   [[nodiscard]] std::string contradiction_of(const NodeHello& hello) const {
     const std::string who = fmt::format("node {} ({})", hello.node_rank, hello.host);
     if (hello.version != DTRAIN_VERSION) {
-      return fmt::format("{} runs dtrun {}, but node 0 ({}) runs {}; install one version", who,
-                         hello.version, host_name(), DTRAIN_VERSION);
+      return fmt::format(
+          "{} runs dtrun {}, but node 0 ({}) runs {}; install the same version on all nodes", who,
+          hello.version, host_name(), DTRAIN_VERSION);
     }
     if (hello.num_nodes != options_.num_nodes) {
-      return fmt::format("{} has --nnodes {}, but node 0 ({}) has {}; give all the same", who,
-                         hello.num_nodes, host_name(), options_.num_nodes);
+      return fmt::format(
+          "{} has --nnodes {}, but node 0 ({}) has {}; give all nodes the same number", who,
+          hello.num_nodes, host_name(), options_.num_nodes);
     }
     if (hello.node_rank >= options_.num_nodes) {
-      return fmt::format("{} is not among --nnodes {}: nodes count from 0", who,
+      return fmt::format("{} is outside --nnodes {}: number the nodes from 0", who,
                          options_.num_nodes);
     }
     const JoinedNode* const other = guest_of(hello.node_rank);

@@ -92,7 +92,7 @@ void OutputRelay::print_report(const Verdict& verdict, const std::vector<Rank>& 
   console_.drop_beyond(std::numeric_limits<std::size_t>::max());  // no line of dtrun's is dropped
   warn_of_logs();
   if (!written) {
-    warn(fmt::format("the disk of the logs in {} did not answer: they may lack up to {} bytes",
+    warn(fmt::format("the disk of the logs in {} did not respond: the logs may lack up to {} bytes",
                      log_folder_, logs_.missing()));
   }
   report(verdict, ranks, placement, options_.max_restarts > 0, console_);

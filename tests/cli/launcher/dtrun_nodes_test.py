@@ -161,7 +161,7 @@ class Meeting(NodesTest):
         guest.sendall(self.introduction(1, 2, b"9.9"))
         self.assertEqual(self.ends(launcher), [USAGE])
         self.assertIn("node 1 (elsewhere) runs dtrun 9.9, but node 0", launcher.err)
-        self.assertIn(b"install one version", guest.recv(4096))
+        self.assertIn(b"install the same version", guest.recv(4096))
         guest.close()
 
     def test_a_port_that_is_taken(self):

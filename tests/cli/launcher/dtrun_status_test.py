@@ -208,9 +208,9 @@ class RefusalTest(DtrunTest):
         for name, text in (("lost", "#!/no/such/shell\n"), ("busy", "#!/bin/sh\n")):
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)
-        (self.folder / "circle").symlink_to("circle")
+        (self.folder / "loop").symlink_to("loop")
         with open(self.folder / "busy", "ab"):
-            for name, words in (("lost", "interpreter"), ("busy", "nothing writes"), ("circle", "symbolic links")):
+            for name, words in (("lost", "interpreter"), ("busy", "is writing"), ("loop", "symbolic links")):
                 error = self.refused(12, "-n", "2", "--", "./" + name)
                 self.assertIn(words, error)
                 self.assertNotIn("check", error)

@@ -104,11 +104,11 @@ TEST_CASE("One of several that does not answer is to blame; where none does, nob
   CHECK_FALSE(hang_verdict(Answers{RankRecords{}, RankRecords{}}));
 }
 
-TEST_CASE("Ranks that wait for each other in a circle are told as such") {
+TEST_CASE("Ranks that wait for each other are reported as a deadlock") {
   const auto verdict = hang_verdict(
       Answers{answer("call 5 recv 80 open 9 1 pp\n"), answer("call 5 recv 80 open 9 0 pp\n")});
   REQUIRE(verdict);
-  CHECK_THAT(verdict->text, Names("circle"));
+  CHECK_THAT(verdict->text, Names("deadlock"));
 }
 
 TEST_CASE("Of many ranks that wait 20 are named") {
@@ -121,7 +121,7 @@ TEST_CASE("Of many ranks that wait 20 are named") {
 }
 
 // Looking at each pair of calls would take minutes.
-TEST_CASE("A circle of 512 ranks with 256 groups each is told") {
+TEST_CASE("A deadlock of 512 ranks with 256 groups each is reported") {
   constexpr int kRanks = 512;
   constexpr int kGroups = 256;
   Answers answers;
@@ -138,7 +138,7 @@ TEST_CASE("A circle of 512 ranks with 256 groups each is told") {
   const auto verdict = hang_verdict(answers);
   REQUIRE(verdict);
   CHECK(verdict->culprit == 1);
-  CHECK_THAT(verdict->text, Names("circle"));
+  CHECK_THAT(verdict->text, Names("deadlock"));
 }
 
 const auto kStart = HangWatch::Time();
