@@ -108,8 +108,8 @@ void refuse_text_options(const PrepareOptions& options, const BinaryFormat& form
                                  : options.as_text            ? "--as-text"
                                                               : "";
   if (given.empty()) return;
-  fail(ErrorKind::usage, "'{}' holds tokens of {}, to which {} does not apply; leave it out", file,
-       format.name, given);
+  fail(ErrorKind::usage, "'{}' holds tokens of {}, but {} applies only to texts; leave it out",
+       file, format.name, given);
 }
 
 /// Reports progress over all files of all tasks.
@@ -174,7 +174,8 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
   }
   if (options.vocab > 0) {
     check_is_text(beginning_of(task.files.front()), task.files.front());
-    fail(ErrorKind::usage, "--vocab is for token files of other trainers, but '{}' is a text",
+    fail(ErrorKind::usage,
+         "--vocab is for token files of other trainers, but '{}' is a text; leave it out",
          task.files.front());
   }
   check_field(options, task.files);
@@ -192,8 +193,8 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
 [[noreturn]] void refuse_empty(const Task& task) {
   const std::string more =
       task.files.size() == 1 ? "" : fmt::format(" and {} more", task.files.size() - 1);
-  fail(ErrorKind::data, "'{}' would hold no token, for '{}'{} held none; give others", task.output,
-       task.files.front(), more);
+  fail(ErrorKind::data, "'{}' would hold no tokens: there are none in '{}'{}; give other inputs",
+       task.output, task.files.front(), more);
 }
 
 /// Creates the output folder if needed, and removes it again if it stays empty.

@@ -40,10 +40,10 @@ constexpr std::string_view kDecompress = "decompress it first";
 constexpr std::string_view kUnpack = "unpack it and give the texts in it, or their folder";
 constexpr std::string_view kExport = "export its texts as plain text or JSON lines first";
 constexpr std::string_view kSaveArray =
-    "save its tokens as a flat array of NumPy: numpy.save('FILE.npy', numpy.asarray(tokens))";
+    "save its tokens as a flat NumPy array: numpy.save('FILE.npy', numpy.asarray(tokens))";
 constexpr std::string_view kGiveText = "give a text";
 constexpr std::string_view kExportText = "save it as plain text first";
-constexpr std::string_view kGiveOther = "give a text, or the tokens that such models train on";
+constexpr std::string_view kGiveOther = "give a text, or a token file";
 constexpr std::string_view kPrepare =
     "make a token file of it: dtrain data prepare {} --output FILE.dtok";
 constexpr std::string_view kPrepareArray =
@@ -71,13 +71,12 @@ constexpr Signature kSignatures[] = {
     {"\xff\xd8\xff", "an image", kGiveText},
     {"GIF87a", "an image", kGiveText},
     {"GIF89a", "an image", kGiveText},
-    {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of Microsoft Office", kExportText},
+    {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a Microsoft Office document", kExportText},
     {"{\\rtf", "an RTF document", kExportText},
     {"%!PS-", "a PostScript document", "extract its text first: ps2txt FILE.ps FILE.txt"},
-    {"version https://git-lfs", "a pointer of Git LFS, not the file itself",
-     "fetch it: git lfs pull"},
-    {"GGUF\x02\0\0\0"sv, "a GGUF file of a model", kGiveText},
-    {"GGUF\x03\0\0\0"sv, "a GGUF file of a model", kGiveText},
+    {"version https://git-lfs", "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"},
+    {"GGUF\x02\0\0\0"sv, "a GGUF model file", kGiveText},
+    {"GGUF\x03\0\0\0"sv, "a GGUF model file", kGiveText},
     {"%PDF-", "a PDF document", "extract its text first: pdftotext FILE.pdf FILE.txt"},
     {"PAR1", "a Parquet file", kExport},
     {"ARROW1", "an Arrow file", kExport},
@@ -85,12 +84,12 @@ constexpr Signature kSignatures[] = {
     {"MMIDIDX", "a Megatron index", "give the .bin beside it"},
     {"\x89HDF", "an HDF5 file", kExport},
     {"\x80\x02\x8a\x0a", "a PyTorch file", kSaveArray},
-    {"\x80\x02", "a pickle of Python", kExport},
-    {"\x80\x03", "a pickle of Python", kExport},
-    {"\x80\x04", "a pickle of Python", kExport},
-    {"\x80\x05", "a pickle of Python", kExport},
-    {"(lp0\n", "a pickle of Python", kExport},
-    {"(dp0\n", "a pickle of Python", kExport},
+    {"\x80\x02", "a Python pickle", kExport},
+    {"\x80\x03", "a Python pickle", kExport},
+    {"\x80\x04", "a Python pickle", kExport},
+    {"\x80\x05", "a Python pickle", kExport},
+    {"(lp0\n", "a Python pickle", kExport},
+    {"(dp0\n", "a Python pickle", kExport},
     {"SQLite format 3", "an SQLite database", kExport},
     {"Obj\x01", "an Avro file", kExport},
     {"Rar!\x1a\x07", "a RAR archive", kUnpack},

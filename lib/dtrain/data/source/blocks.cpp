@@ -189,7 +189,8 @@ std::size_t BlockReader::record_bytes_to_take() {
     if (cut > 0) return cut;
     if (buffer_.size() >= options_.longest_record) {
       fail(ErrorKind::data,
-           "data file '{}': the record in line {} is longer than {} MiB; is it JSON?",
+           "data file '{}': the record that begins in line {} is longer than {} MiB; check that "
+           "the file is valid JSON",
            options_.files[next_file_ - 1], line_of_unfinished(), options_.longest_record >> 20);
     }
     read_more();
@@ -233,8 +234,8 @@ void check_utf8(const Block& block) {
   const auto wrong = invalid_utf8_at(block.bytes);
   if (!wrong) return;
   base::fail(base::ErrorKind::data,
-             "data file '{}' is not UTF-8, which its tokenizer needs: byte {:#04x} at offset {} of "
-             "the text; convert it with iconv, or leave out --tokenizer to train on bytes",
+             "data file '{}' is not UTF-8, which the tokenizer requires: byte {:#04x} at offset {} "
+             "of the text; convert it with iconv, or leave out --tokenizer to train on bytes",
              block.file, static_cast<unsigned char>(block.bytes[*wrong]),
              block.offset + static_cast<std::int64_t>(*wrong));
 }

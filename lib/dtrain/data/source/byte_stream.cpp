@@ -129,8 +129,8 @@ class Decompressing : public ByteStream {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[noreturn]] void refuse_damaged(std::string_view reason) const {
     fail(ErrorKind::data,
-         "data file '{}' is damaged: its {} data is wrong near byte {} ({}); fetch or compress it "
-         "again",
+         "data file '{}' is damaged: its {} data is invalid near byte {} ({}); fetch or compress "
+         "it again",
          path(), format_, from_->consumed() - std::int64_t(available_ - taken_), reason);
   }
 
@@ -146,8 +146,8 @@ class Decompressing : public ByteStream {
     if (available_ > 0) return true;
     if (is_complete_) return false;
     fail(ErrorKind::data,
-         "data file '{}' is truncated: its {} data ends at byte {} in the middle of the text, "
-         "after {} bytes of it; fetch or compress it again",
+         "data file '{}' is truncated: its {} data ends early, at byte {}, after {} decompressed "
+         "bytes; fetch or compress it again",
          path(), format_, from_->consumed(), text_bytes_);
   }
 

@@ -36,7 +36,7 @@ constexpr KnownHeader kKnown[] = {{20240520, 1, "llm.c (GPT-2)", 2, kGpt2Vocab, 
 
 [[noreturn]] void refuse_swapped(const std::string& path) {
   fail(ErrorKind::data,
-       "token file '{}' is byte-swapped: it was written on a big-endian machine; write it anew as "
+       "token file '{}' is byte-swapped: it was written on a big-endian machine; rewrite it as "
        "little-endian (numpy: astype('<u2').tofile)",
        path);
 }
@@ -44,19 +44,21 @@ constexpr KnownHeader kKnown[] = {{20240520, 1, "llm.c (GPT-2)", 2, kGpt2Vocab, 
 void check_header(const base::InputFile& file, const KnownHeader& known,
                   std::span<const std::uint32_t> numbers) {
   if (numbers.size() < 3 || file.size() < kHeaderBytes) {
-    fail(ErrorKind::data, "token file '{}' of {} is truncated: {} bytes, less than its header",
-         file.path(), known.name, file.size());
+    fail(ErrorKind::data,
+         "token file '{}' of {} is truncated: its {} bytes are too few for its header", file.path(),
+         known.name, file.size());
   }
   if (numbers[1] != known.version) {
-    fail(ErrorKind::data, "token file '{}' of {} has version {}, known is {}; make it anew",
+    fail(ErrorKind::data,
+         "token file '{}' of {} has version {}, but only version {} is supported; create it again",
          file.path(), known.name, numbers[1], known.version);
   }
   const std::int64_t there = file.size() - kHeaderBytes;
   const std::int64_t wanted = std::int64_t{numbers[2]} * known.width;
   if (there == wanted) return;
   fail(ErrorKind::data,
-       "token file '{}' of {} {}: its header says {} tokens, {} bytes for them are there; copy it "
-       "again",
+       "token file '{}' of {} {}: its header gives {} tokens, but {} bytes of tokens follow; copy "
+       "it again",
        file.path(), known.name, there < wanted ? "is truncated" : "is too long", numbers[2], there);
 }
 
@@ -106,21 +108,21 @@ std::optional<BinaryFormat> certain_format(const base::InputFile& file, std::str
 void check_whole_numbers(const base::InputFile& file, NumberType type, std::string_view if_other) {
   if (file.size() % type.bytes == 0) return;
   fail(ErrorKind::data,
-       "token file '{}' is truncated, or does not hold {} numbers: its {} bytes end within one; "
-       "copy it again, or {}",
+       "token file '{}' is truncated, or its tokens are not {}: its size, {} bytes, is not a "
+       "multiple of theirs; copy it again, or {}",
        file.path(), name_of(type), file.size(), if_other);
 }
 
-constexpr std::string_view kNameType = "name its numbers' type: --token-type TYPE";
+constexpr std::string_view kNameType = "give the type of its tokens: --token-type TYPE";
 
 /// The format of a headerless file of the type that the user gave.
 BinaryFormat named_format(const base::InputFile& file, std::string_view start,
                           const BinaryHints& hints) {
   const std::string_view what = is_plain_text(start) ? "a text" : format_by_signature(start);
   if (!what.empty()) {
-    fail(ErrorKind::usage, "--token-type is for numbers without a header, and '{}' is {}; {}",
+    fail(ErrorKind::usage, "--token-type is for token files without a header, but '{}' is {}; {}",
          file.path(), what,
-         what.ends_with("compressed") ? "decompress it first" : "prepare it apart");
+         what.ends_with("compressed") ? "decompress it first" : "prepare it separately");
   }
   check_whole_numbers(file, *hints.type, kNameType);
   return {.name = fmt::format("{} numbers without a header", name_of(*hints.type)),
@@ -140,19 +142,18 @@ BinaryFormat nanogpt_format(const base::InputFile& file, std::string_view start,
       refuse_swapped(file.path());
     case Headerless::wider:
       fail(ErrorKind::data,
-           "token file '{}' seems to hold 32- or 64-bit numbers, and a .bin without a header is "
-           "read as 16-bit ones; name their type: --token-type uint32 (or uint64) --vocab N",
+           "token file '{}' seems to hold 32- or 64-bit tokens, but a .bin without a header is "
+           "read as 16-bit tokens; give their type: --token-type uint32 (or uint64) --vocab N",
            file.path());
     case Headerless::floats:
       fail(ErrorKind::data,
-           "token file '{}' seems to hold floating-point numbers, as models' weights are, and a "
-           ".bin without a header is read as 16-bit tokens; if it holds tokens, name their type: "
-           "--token-type uint16 --vocab N",
+           "token file '{}' seems to hold floating-point numbers, such as model weights; if it "
+           "holds tokens, give their type: --token-type uint16 --vocab N",
            file.path());
     case Headerless::unknown:
       fail(ErrorKind::data,
-           "token file '{}' is binary, but not certainly 16-bit tokens, as which a .bin without a "
-           "header is read; if it holds tokens, name their type: --token-type uint16 (or uint8) "
+           "token file '{}' has no header and does not look like 16-bit tokens, the default for "
+           ".bin files; if it holds tokens, give their type: --token-type uint16 (or uint8) "
            "--vocab N; {}",
            file.path(), kIfTextOfBin);
   }
@@ -240,8 +241,9 @@ std::optional<BinaryFormat> binary_format_of(const std::string& path, const Bina
   const std::string start = beginning(file);
   if (auto certain = certain_format(file, start, hints.vocab)) {
     if (!hints.type) return certain;
-    fail(ErrorKind::usage, "'{}' says itself which numbers it holds: {}; leave out --token-type",
-         path, certain->name);
+    fail(ErrorKind::usage,
+         "'{}' is a {} file, which records its token type; leave out --token-type", path,
+         certain->name);
   }
   if (hints.type) return named_format(file, start, hints);
   const bool is_other =

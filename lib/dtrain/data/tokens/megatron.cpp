@@ -31,7 +31,7 @@ constexpr base::FileRole kIndexFile{
 template <typename... Args>
 [[noreturn]] void refuse_index(const base::InputFile& index, fmt::format_string<Args...> found,
                                Args&&... args) {
-  base::fail(ErrorKind::data, "index '{}' of Megatron {}", index.path(),
+  base::fail(ErrorKind::data, "Megatron index '{}' {}", index.path(),
              fmt::format(found, std::forward<Args>(args)...));
 }
 
@@ -72,26 +72,27 @@ std::unique_ptr<MegatronIndex> MegatronIndex::open(const base::InputFile& tokens
 MegatronIndex::MegatronIndex(base::InputFile index, std::int64_t bytes_of_tokens)
     : index_(std::move(index)) {
   if (index_.size() < kIndexHeaderBytes) {
-    refuse_index(index_, "is truncated: {} bytes, less than its header; copy it again",
+    refuse_index(index_, "is truncated: its {} bytes are too few for its header; copy it again",
                  index_.size());
   }
   std::string magic(kIndexMagic.size(), '\0');
   index_.read(0, std::as_writable_bytes(std::span(magic)));
   if (magic.starts_with(kOldIndexMagic)) {
     refuse_index(index_,
-                 "has the old format TNTIDX; make it anew with Megatron's --dataset-impl mmap");
+                 "has the old format TNTIDX; create it again with Megatron's --dataset-impl mmap");
   }
   const auto version = number_at<std::uint64_t>(kIndexVersionAt);
   if (magic != kIndexMagic || version != 1) {
     refuse_index(index_, "{}; rename it if it is not the index of these tokens",
-                 magic == kIndexMagic ? fmt::format("has version {}, known is 1", version)
-                                      : "does not begin with MMIDIDX");
+                 magic == kIndexMagic
+                     ? fmt::format("has version {}, but only version 1 is supported", version)
+                     : "does not begin with MMIDIDX");
   }
   const auto code = number_at<std::uint8_t>(kIndexTypeAt);
   const auto type = index_type_of(code);
   if (!type) {
-    refuse_index(index_,
-                 "gives its tokens type {}, which is not one of whole numbers; make it anew", code);
+    refuse_index(index_, "gives token type {}, which is not an integer type; create it again",
+                 code);
   }
   type_ = *type;
   num_sequences_ = number_at<std::int64_t>(kIndexSequencesAt);
@@ -122,8 +123,8 @@ void MegatronIndex::check_size(std::int64_t bytes_of_tokens) const {
       0 <= begin && begin <= bytes_of_tokens;  // otherwise the sum may overflow
   const std::int64_t end = path_exists ? begin + type_.bytes * length : begin;
   if (end == bytes_of_tokens) return;
-  refuse_index(index_, "says {} bytes of tokens, {} are there; copy both files again", end,
-               bytes_of_tokens);
+  refuse_index(index_, "gives {} bytes of tokens, but their file has {}; copy both files again",
+               end, bytes_of_tokens);
 }
 
 template <typename Number>

@@ -14,7 +14,7 @@ using base::ErrorKind;
 template <typename... Args>
 [[noreturn]] void refuse_array(const base::InputFile& file, fmt::format_string<Args...> found,
                                Args&&... args) {
-  base::fail(ErrorKind::data, "token file '{}' of NumPy {}", file.path(),
+  base::fail(ErrorKind::data, "NumPy token file '{}' {}", file.path(),
              fmt::format(found, std::forward<Args>(args)...));
 }
 
@@ -42,14 +42,15 @@ ArrayHeader array_header_of(const base::InputFile& file, std::string_view start)
     refuse_array(file, "is truncated: {} bytes; copy it again", file.size());
   const int version = start[kVersionAt];
   if (version < 1 || version > 3) {
-    refuse_array(file, "has format version {}, known are 1 to 3; save it again with numpy.save",
-                 version);
+    refuse_array(
+        file, "has format version {}, but only 1 to 3 are supported; save it again with numpy.save",
+        version);
   }
   std::uint32_t length = 0;
   std::memcpy(&length, start.data() + kLengthAt, length_bytes);
   if (start.size() - text_at < length) {
-    refuse_array(file, "has a header of {} bytes, of which {} are there; copy it again", length,
-                 start.size() - text_at);
+    refuse_array(file, "is truncated: its header has {} bytes, but only {} follow; copy it again",
+                 length, start.size() - text_at);
   }
   return {.text = start.substr(text_at, length), .bytes = text_at + length};
 }
@@ -64,7 +65,7 @@ NumberType array_type_of(const base::InputFile& file, std::string_view name) {
   const std::int64_t bytes = is_whole ? name[2] - '0' : 0;
   if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) {
     refuse_array(
-        file, "holds {}, where tokens are whole numbers; save them as '<u2' or '<u4'",
+        file, "holds {}, but tokens must be integers; save them as '<u2' or '<u4'",
         name.empty() ? "records of several fields" : fmt::format("'{}'", base::printable(name)));
   }
   return {.bytes = bytes, .is_signed = name[1] == 'i'};
@@ -75,7 +76,8 @@ std::int64_t array_length_of(const base::InputFile& file, std::string_view shape
   std::int64_t length = 0;
   const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), length);
   if (error != std::errc() || std::string_view(end, shape.data() + shape.size()) != ",") {
-    refuse_array(file, "has the shape ({}), where tokens are one row; save it flat: array.ravel()",
+    refuse_array(file,
+                 "has shape ({}), but tokens must be one-dimensional; save it flat: array.ravel()",
                  base::printable(shape));
   }
   return length;
@@ -91,11 +93,9 @@ NumpyArray read_numpy_header(const base::InputFile& file, std::string_view start
   const auto header_bytes = static_cast<std::int64_t>(header.bytes);
   const std::int64_t there = file.size() - header_bytes;
   if (there % type.bytes != 0 || there / type.bytes != length) {
-    refuse_array(file,
-                 "{}: its header says {} numbers of {} bytes, {} bytes for them are there; copy it "
-                 "again",
-                 there / type.bytes < length ? "is truncated" : "is too long", length, type.bytes,
-                 there);
+    refuse_array(
+        file, "{}: its header gives {} numbers of {} bytes, but {} bytes follow; copy it again",
+        there / type.bytes < length ? "is truncated" : "is too long", length, type.bytes, there);
   }
   return {.type = type, .header_bytes = header_bytes};
 }

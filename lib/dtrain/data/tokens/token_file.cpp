@@ -39,8 +39,8 @@ auto with_token_type(std::int64_t bytes_per_token, F f) {
 [[noreturn]] void fail_outside(const std::string& path, std::int64_t token, std::int64_t position,
                                std::int64_t vocab) {
   fail(ErrorKind::data,
-       "data file '{}': token {} at position {} is outside the vocabulary of {}; raise "
-       "model.vocab (--vocab) or make the file anew",
+       "data file '{}': token {} at position {} is outside the vocabulary of {}; raise model.vocab "
+       "(--vocab) or create the file again",
        path, token, position, vocab);
 }
 
@@ -53,9 +53,8 @@ std::optional<double> tokens_per(const TokenFile& file, std::int64_t count) {
 std::shared_ptr<const Tokenizer> piece_tokenizer_of(const TokenFile& file) {
   auto tokenizer = open_tokenizer(std::string(file.tokenizer_model()), file.path());
   if (tokenizer->vocab() > file.vocab()) {
-    refuse_token_file(file.path(),
-                      fmt::format("has a vocabulary of {}, and its tokenizer one of {}",
-                                  file.vocab(), tokenizer->vocab()));
+    refuse_token_file(file.path(), fmt::format("has a vocabulary of {}, but its tokenizer has {}",
+                                               file.vocab(), tokenizer->vocab()));
   }
   return tokenizer;
 }
@@ -94,7 +93,7 @@ void TokenFile::read_header(std::string_view start) {
   // Divides because multiplying a damaged count may overflow.
   if (const std::int64_t there = rest / header.bytes_per_token;
       header.num_tokens < 0 || there < header.num_tokens) {
-    refuse_token_file(path(), fmt::format("is truncated: {} of {} tokens are there", there,
+    refuse_token_file(path(), fmt::format("is truncated: it has {} of {} tokens", there,
                                           static_cast<std::uint64_t>(header.num_tokens)));
   }
   const std::int64_t end = tokens_begin_ + header.num_tokens * header.bytes_per_token;
@@ -125,7 +124,7 @@ void TokenFile::read_tail(std::int64_t begin, std::int64_t padding) {
   const bool holds_all =
       count <= room / sizeof(std::uint64_t) && model_bytes == room - count * sizeof(std::uint64_t);
   if (!holds_all || size < padding) {
-    refuse_token_file(path(), "is truncated, or has other bytes, after its tokens");
+    refuse_token_file(path(), "is truncated or damaged after its tokens");
   }
   base::Checksum checksum;
   file_.read_in_pieces(begin, size, [&](auto piece) { checksum.add(piece); });
@@ -165,8 +164,8 @@ std::uint64_t TokenFile::checksum() const {
   const std::uint64_t found = checksum.value();
   if (stored_checksum_ && *stored_checksum_ != found) {
     fail(ErrorKind::data,
-         "token file '{}' is damaged: its tokens have the checksum {}, its header says {}; make it "
-         "anew with `dtrain data prepare`",
+         "token file '{}' is damaged: its tokens have the checksum {}, but its header gives {}; "
+         "create it again with `dtrain data prepare`",
          path(), base::checksum_text(found), base::checksum_text(*stored_checksum_));
   }
   return found;

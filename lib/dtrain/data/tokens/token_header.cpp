@@ -53,8 +53,8 @@ void append(std::vector<std::byte>& bytes, const Raw& raw) {
 template <typename Raw>
 Raw read(std::span<const std::byte> file, std::size_t offset, const std::string& path) {
   if (file.size() < offset + sizeof(Raw)) {
-    refuse_token_file(path,
-                      fmt::format("is truncated: {} bytes, less than its header", file.size()));
+    refuse_token_file(
+        path, fmt::format("is truncated: its {} bytes are too few for its header", file.size()));
   }
   Raw raw;
   std::memcpy(&raw, file.data() + offset, sizeof(raw));
@@ -63,11 +63,11 @@ Raw read(std::span<const std::byte> file, std::size_t offset, const std::string&
 
 TokenDetails details_of(const RawDetails& raw, const std::string& path) {
   if (raw.checksum != own_checksum(raw)) {
-    refuse_token_file(path, "has a damaged header: its second checksum does not agree");
+    refuse_token_file(path, "has a damaged header: its second checksum does not match");
   }
   constexpr TokenizerKind kLargest = TokenizerKind::sentencepiece;
   if (raw.details.tokenizer > kLargest) {
-    refuse_token_file(path, fmt::format("names tokenizer kind {}, known are 0 to {}",
+    refuse_token_file(path, fmt::format("has tokenizer kind {}, but only 0 to {} are supported",
                                         static_cast<std::uint64_t>(raw.details.tokenizer),
                                         static_cast<std::uint64_t>(kLargest)));
   }
@@ -77,8 +77,8 @@ TokenDetails details_of(const RawDetails& raw, const std::string& path) {
 }  // namespace
 
 void refuse_token_file(const std::string& path, std::string_view found) {
-  base::fail(base::ErrorKind::data, "token file '{}' {}; make it anew with `dtrain data prepare`",
-             path, found);
+  base::fail(base::ErrorKind::data,
+             "token file '{}' {}; create it again with `dtrain data prepare`", path, found);
 }
 
 std::size_t padding_after(std::size_t bytes_of_header_and_tokens) {
@@ -112,20 +112,21 @@ std::pair<TokenHeader, std::size_t> decode_token_header(std::span<const std::byt
                                                         const std::string& path) {
   const auto raw = read<RawHeader>(file, 0, path);
   if (raw.version < 1 || raw.version > kLatestVersion) {
-    refuse_token_file(
-        path, fmt::format("has format version {}, known are 1 to {}", raw.version, kLatestVersion));
+    refuse_token_file(path, fmt::format("has format version {}, but only 1 to {} are supported",
+                                        raw.version, kLatestVersion));
   }
   if (raw.checksum != own_checksum(raw)) {
-    refuse_token_file(path, "has a damaged header: its checksum does not agree");
+    refuse_token_file(path, "has a damaged header: its checksum does not match");
   }
   const std::uint64_t width = raw.bytes_per_token;
   if (width != 1 && width != 2 && width != 4) {
-    refuse_token_file(path, fmt::format("claims {} bytes per token, known are 1, 2 and 4", width));
+    refuse_token_file(
+        path, fmt::format("has {} bytes per token, but only 1, 2 and 4 are supported", width));
   }
   if (raw.num_tokens == 0) refuse_token_file(path, "holds no tokens");
   constexpr std::uint64_t kMostVocab = std::uint64_t{1} << 32;
   if (raw.vocab > kMostVocab) {
-    refuse_token_file(path, fmt::format("claims a vocabulary of {}", raw.vocab));
+    refuse_token_file(path, fmt::format("has an invalid vocabulary of {}", raw.vocab));
   }
   TokenHeader header{.bytes_per_token = static_cast<std::int64_t>(width),
                      .vocab = static_cast<std::int64_t>(raw.vocab),

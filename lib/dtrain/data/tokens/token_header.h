@@ -52,7 +52,7 @@ inline constexpr std::size_t kTokenHeaderBytes3 = 104;
 [[nodiscard]] std::pair<TokenHeader, std::size_t> decode_token_header(
     std::span<const std::byte> file, const std::string& path);
 
-/// Throws Error{data}: "token file 'PATH' FOUND; make it anew with `dtrain data prepare`".
+/// Throws Error{data}: "token file 'PATH' FOUND; create it again with `dtrain data prepare`".
 [[noreturn]] void refuse_token_file(const std::string& path, std::string_view found);
 
 }  // namespace dtrain::data

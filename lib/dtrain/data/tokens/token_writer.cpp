@@ -71,7 +71,7 @@ void SpilledNumbers::read_all(Visit visit) {
 }
 
 void SpilledNumbers::refuse() const {
-  fail(ErrorKind::data, "'{}' cannot be written: {} (a temporary file beside it)", beside_,
+  fail(ErrorKind::data, "a temporary file beside '{}' cannot be written: {}", beside_,
        std::strerror(errno));
 }
 
