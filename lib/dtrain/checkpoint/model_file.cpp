@@ -44,8 +44,8 @@ void check_parameter(const WeightFile& file, const param::ParameterSpec& spec) {
                file.path(), spec.name, fmt::join(found.shape, ", "), fmt::join(expected, ", "),
                is_transposed(found.shape, expected)
                    ? "it is transposed: save its .mT"
-                   : "give the sizes of the file's model, or pass --init-from the checkpoint that "
-                     "dtrain checkpoint import makes of the file");
+                   : "give the sizes of the file's model, or convert the file with dtrain "
+                     "checkpoint import and give the result to --init-from");
   }
   if (!at::isFloatingType(scalar_type_of(found.dtype))) {
     base::fail(ErrorKind::checkpoint,

@@ -112,12 +112,15 @@ std::int64_t bytes_in(const State& pieces) {
 void ReaderSource::read(const Piece& piece) {
   const format::TensorInfo* found = reader_.find(piece.name);
   if (found == nullptr) {
-    base::fail(base::ErrorKind::checkpoint, "checkpoint '{}' has no tensor '{}'", reader_.path(),
-               piece.name);
+    base::fail(base::ErrorKind::checkpoint,
+               "checkpoint '{}' lacks tensor '{}', which this model needs; give a checkpoint of "
+               "this model",
+               reader_.path(), piece.name);
   }
   if (found->shape != piece.global_shape) {
     base::fail(base::ErrorKind::checkpoint,
-               "checkpoint '{}': tensor '{}' has shape ({}), but this model needs ({})",
+               "checkpoint '{}': tensor '{}' has shape ({}), but this model needs ({}); give a "
+               "checkpoint of this model",
                reader_.path(), piece.name, fmt::join(found->shape, ", "),
                fmt::join(piece.global_shape, ", "));
   }
@@ -126,7 +129,9 @@ void ReaderSource::read(const Piece& piece) {
     return reader_.read(piece.name, piece.box, writable_bytes(piece.tensor));
   }
   if (type != piece.tensor.scalar_type() && !at::isFloatingType(type)) {
-    base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': tensor '{}' holds {} values",
+    base::fail(base::ErrorKind::checkpoint,
+               "checkpoint '{}': tensor '{}' has dtype {}, which this model cannot load; give a "
+               "checkpoint of this model",
                reader_.path(), piece.name, format::name_of(found->dtype));
   }
   const at::Tensor values = at::empty(piece.box.sizes, at::TensorOptions().dtype(type));

@@ -82,7 +82,7 @@ class Fence(FolderTest):
         self.assertEqual(sorted(path.name for path in checkpoints.glob("step-[1-9]")), ["step-2", "step-4", "step-8", "step-9"])
         self.assertEqual((checkpoints / "step-9/thesis.txt").read_text(), "mine")
         assert_names(result.stderr, f"'{checkpoints}/step-9'", "'thesis.txt'")
-        self.assertEqual(len(lines_naming(result.stderr, "set aside")), 1, result.stderr)
+        self.assertEqual(len(lines_naming(result.stderr, "renamed")), 1, result.stderr)
 
     def test_a_link_in_place_of_a_folder_of_the_run_is_refused(self):
         other = self.root / "other-run"

@@ -33,8 +33,8 @@ void check_tensor(const std::string& name, const TensorInfo& tensor, std::string
   if (!is_printable(name)) {
     fail(ErrorKind::checkpoint, "{}: a tensor's name has control characters", where);
   }
-  if (name.empty() || name.size() > kMaxNameBytes) refuse("has no name or one that is too long");
-  if (tensor.shape.size() > kMaxDims) refuse("has too many dims");
+  if (name.empty() || name.size() > kMaxNameBytes) refuse("has an empty or too long name");
+  if (tensor.shape.size() > kMaxDims) refuse("has too many dimensions");
   if (!bytes_of(tensor.dtype, tensor.shape)) refuse("is too large");
 }
 

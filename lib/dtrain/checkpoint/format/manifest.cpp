@@ -76,7 +76,7 @@ class Fields {
 
   [[nodiscard]] std::string text(std::string_view name) {
     const Json& value = take(name);
-    if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is not text", name));
+    if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is not a string", name));
     auto text = value.get<std::string>();
     // Later messages quote this text, so it must fit in one line.
     if (!is_printable(text)) refuse(fmt::format("has a \"{}\" with control characters", name));
@@ -111,7 +111,7 @@ class Fields {
 
   /// Call after the last field.
   void finish() const {
-    if (object_.size() != taken_) refuse("has unknown fields");
+    if (object_.size() != taken_) refuse("has unknown keys");
   }
 
   [[noreturn]] void refuse(std::string_view found) const {
@@ -201,13 +201,19 @@ std::string history_from(Fields& fields) {
 std::string_view checked_body(std::string_view text, std::string_view where) {
   const bool framed = text.size() > kBodyBegin && text.starts_with(kBeforeChecksum) &&
                       text.substr(kBodyBegin - kAfterChecksum.size()).starts_with(kAfterChecksum);
-  if (!framed) fail(ErrorKind::checkpoint, "{} does not begin like a dtrain manifest", where);
+  if (!framed)
+    fail(ErrorKind::checkpoint,
+         "{} is damaged or not a dtrain manifest: its header is invalid; restore the file, or use "
+         "another checkpoint",
+         where);
   const std::string_view body = text.substr(kBodyBegin);
   const std::string found = checksum_text(checksum_of(body));
   // The message omits the manifest's checksum field, whose content is untrusted.
   if (text.substr(kBeforeChecksum.size(), kDigits) != found) {
-    fail(ErrorKind::checkpoint, "{} is damaged: its checksum is {}, not the recorded one", where,
-         found);
+    fail(ErrorKind::checkpoint,
+         "{} is damaged: its checksum is {}, not the recorded one; restore the file, or use "
+         "another checkpoint",
+         where, found);
   }
   return body;
 }
@@ -257,7 +263,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     fail(ErrorKind::checkpoint, "{} is a file {}", where, found);
   });
   Fields fields(json, "it", where);
-  if (fields.text("format") != kFormat) fields.refuse("belongs to another program");
+  if (fields.text("format") != kFormat) fields.refuse("was written by another program");
   if (const std::int64_t version = fields.number("version"); version != kVersion) {
     fields.refuse(fmt::format("has version {}, but this dtrain reads {}", version, kVersion));
   }
@@ -275,7 +281,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     fields.refuse("has a configuration that does not match its checksum");
   }
   if (!fields.take("scaler").is_null())
-    fields.refuse("has a scaler, which this dtrain does not support");
+    fields.refuse("has a \"scaler\", which this dtrain does not support");
   fields.finish();
   check_contents(manifest.contents, where);
   return manifest;

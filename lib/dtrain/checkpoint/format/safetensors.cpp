@@ -89,7 +89,7 @@ class HeaderParser {
   }
 
   [[noreturn]] void refuse_tensor(std::string_view name, std::string_view found) const {
-    refuse(fmt::format("has a bad tensor '{}': {}", name, found));
+    refuse(fmt::format("has an invalid tensor '{}': {}", name, found));
   }
 
   [[nodiscard]] std::span<const std::byte> find_header() {
@@ -106,12 +106,12 @@ class HeaderParser {
            file_.path());
     }
     if (length > kMaxHeaderBytes) {
-      refuse(fmt::format("claims a header of {} bytes, at most {} are allowed", length,
+      refuse(fmt::format("claims a header of {} bytes, more than the limit of {}", length,
                          kMaxHeaderBytes));
     }
     if (length > bytes.size() - kLengthBytes) {
-      refuse(
-          fmt::format("is truncated: a header of {} bytes in a file of {}", length, bytes.size()));
+      refuse(fmt::format("is truncated: its header needs {} bytes, but the file has {}", length,
+                         bytes.size()));
     }
     data_ = bytes.subspan(kLengthBytes + length);
     return bytes.subspan(kLengthBytes, length);
@@ -120,7 +120,7 @@ class HeaderParser {
   [[nodiscard]] TensorView parse_tensor(const std::string& name, const Json& entry) const {
     if (!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") ||
         !entry.contains("shape") || !entry.contains("data_offsets")) {
-      refuse_tensor(name, "it needs dtype, shape and data_offsets and nothing else");
+      refuse_tensor(name, "it must have the keys dtype, shape and data_offsets, and no others");
     }
     TensorView tensor{.name = name,
                       .dtype = parse_dtype(name, entry["dtype"]),
@@ -130,7 +130,8 @@ class HeaderParser {
     const auto available = static_cast<std::int64_t>(data_.size());
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > available) {
       refuse_tensor(
-          name, fmt::format("data_offsets do not lie in order within {} bytes of data", available));
+          name, fmt::format("data_offsets are not two ascending offsets within {} bytes of data",
+                            available));
     }
     const std::optional<std::int64_t> num_bytes = bytes_of(tensor.dtype, tensor.shape);
     if (!num_bytes) refuse_tensor(name, "its shape is too large");
@@ -276,7 +277,7 @@ double value_at(Dtype dtype, const std::byte* bytes) {
     case Dtype::f64:
       return number<double>(bytes);
   }
-  base::fail(base::ErrorKind::internal, "a dtype without values");
+  base::fail(base::ErrorKind::internal, "cannot convert a value of an unknown dtype");
 }
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {

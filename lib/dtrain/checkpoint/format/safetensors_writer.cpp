@@ -20,10 +20,10 @@ constexpr std::string_view kOwnKeys = "dtrain.";
 void check_tensors(std::span<const TensorView> tensors) {
   std::set<std::string_view> names{"__metadata__"};
   for (const TensorView& tensor : tensors) {
-    DTRAIN_CHECK(names.insert(tensor.name).second, "tensor name '{}' twice or reserved",
+    DTRAIN_CHECK(names.insert(tensor.name).second, "tensor name '{}' is reserved or used twice",
                  tensor.name);
     DTRAIN_CHECK(bytes_of(tensor.dtype, tensor.shape) == std::ssize(tensor.bytes),
-                 "tensor '{}' has {} bytes, its shape needs another number", tensor.name,
+                 "tensor '{}' has {} bytes, which does not match its dtype and shape", tensor.name,
                  tensor.bytes.size());
   }
 }

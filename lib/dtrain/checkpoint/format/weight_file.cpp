@@ -60,9 +60,9 @@ constexpr ForeignFormat kForeignFormats[] = {
     {"GGUF", "is in the GGUF format", kGiveSource},
     {"lmgg", "is in the GGML format", kGiveSource},
     {"tjgg", "is in the GGML format", kGiveSource},
-    {"TFL3", "is in the format of TensorFlow Lite", kGiveSource, 4},
+    {"TFL3", "is in the TensorFlow Lite format", kGiveSource, 4},
     {"\x89HDF", "is in the HDF5 format", kSaveSafetensors},
-    {"\x93NUMPY", "is an array of NumPy", kSaveSafetensors},
+    {"\x93NUMPY", "is a NumPy array", kSaveSafetensors},
     {"PK\x05\x06", "is an empty zip archive", "give a file of weights"},
     {"\x1f\x8b", "is gzip-compressed", kDecompress},
     {"\xfd"
@@ -71,7 +71,7 @@ constexpr ForeignFormat kForeignFormats[] = {
     {"BZh", "is bzip2-compressed", kDecompress},
     {"\x28\xb5\x2f\xfd", "is zstd-compressed", kDecompress},
     {"ustar", "is a tar archive", kUnpack, 257},
-    {"version https://git-lfs", "is a pointer of Git LFS, not the file itself",
+    {"version https://git-lfs", "is a Git LFS pointer, not the file itself",
      "fetch it: git lfs pull"}};
 
 // The length of a safetensors file's header may begin as another format does.
@@ -147,10 +147,10 @@ void WeightFile::add_torch_file(base::MappedFile file) {
   TorchWeights weights = read_torch_file(file.bytes(), file.path());
   tensors_.insert(tensors_.end(), weights.tensors.begin(), weights.tensors.end());
   if (!weights.key.empty()) {
-    notes_.push_back(fmt::format("took its '{}'{}", weights.key,
+    notes_.push_back(fmt::format("read the weights under '{}'{}", weights.key,
                                  weights.beside.empty()
                                      ? ""
-                                     : fmt::format(" and left out the tensors beside it, {}",
+                                     : fmt::format(" and ignored the tensors beside it, {}",
                                                    base::list_text(weights.beside))));
   }
   if (!weights.skipped.empty()) {
@@ -161,9 +161,10 @@ void WeightFile::add_torch_file(base::MappedFile file) {
 
 void WeightFile::add_shards(const base::MappedFile& index) {
   const auto refuse = [&](std::string_view found) {
-    base::fail(ErrorKind::checkpoint,
-               "index of shards '{}' {}; give the index of a whole model, or save it in one file",
-               index.path(), found);
+    base::fail(
+        ErrorKind::checkpoint,
+        "shard index '{}' {}; give the index of a complete model, or save the model in one file",
+        index.path(), found);
   };
   const nlohmann::json root =
       parse_strictly(text_of(index), kIndexDepth,
@@ -177,7 +178,7 @@ void WeightFile::add_shards(const base::MappedFile& index) {
     const std::string file = shard.is_string() ? shard.get<std::string>() : "";
     // An index must not refer to files in other folders.
     if (file.empty() || fs::path(file).filename() != file || file == fs::path(path_).filename()) {
-      refuse(fmt::format("names no file beside it for '{}'", name));
+      refuse(fmt::format("names no file in its own folder for tensor '{}'", name));
     }
     names.insert(name);
     shards.insert(file);
@@ -186,7 +187,8 @@ void WeightFile::add_shards(const base::MappedFile& index) {
     add_file((fs::path(index.path()).parent_path() / shard).string());
   }
   for (const TensorView& tensor : tensors_) names.erase(tensor.name);
-  if (!names.empty()) refuse(fmt::format("names '{}', which no shard holds", *names.begin()));
+  if (!names.empty())
+    refuse(fmt::format("lists tensor '{}', but no shard contains it", *names.begin()));
 }
 
 void WeightFile::leave_out_average_count() {
@@ -201,7 +203,8 @@ void WeightFile::leave_out_wrappers() {
   std::set<std::string_view> left_out;
   for (TensorView& tensor : tensors_) tensor.name = without_wrappers(tensor.name, left_out);
   if (left_out.empty()) return;
-  notes_.push_back(fmt::format("left '{}.' out of the names", fmt::join(left_out, ".' and '")));
+  notes_.push_back(
+      fmt::format("removed the prefix '{}.' from tensor names", fmt::join(left_out, ".' and '")));
 }
 
 void WeightFile::leave_out_common_prefix() {
@@ -217,7 +220,8 @@ void WeightFile::leave_out_common_prefix() {
     length = prefix.size();
   }
   if (length == 0) return;
-  notes_.push_back(fmt::format("left '{}' out of the names", first.substr(0, length)));
+  notes_.push_back(
+      fmt::format("removed the prefix '{}' from tensor names", first.substr(0, length)));
   for (TensorView& tensor : tensors_) tensor.name.erase(0, length);
 }
 
@@ -228,12 +232,12 @@ void WeightFile::refuse_equal_names(std::span<const std::string> original) const
     if (is_new) continue;
     if (found->second == original[i]) {
       base::fail(ErrorKind::checkpoint,
-                 "model file '{}': two of its shards hold '{}'; save the model anew", path_,
-                 original[i]);
+                 "model file '{}': two of its shards contain tensor '{}'; save the model anew",
+                 path_, original[i]);
     }
     base::fail(ErrorKind::checkpoint,
-               "model file '{}': '{}' and '{}' are both the tensor '{}'; save one of them", path_,
-               found->second, original[i], found->first);
+               "model file '{}': '{}' and '{}' both map to tensor '{}'; save only one of them",
+               path_, found->second, original[i], found->first);
   }
 }
 

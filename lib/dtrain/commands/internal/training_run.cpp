@@ -58,8 +58,7 @@ void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::strin
   const store::QuarantinedCheckpoints quarantined =
       folder.resume(start.step, tokenizer, start.unreadable);
   for (const std::string& path : quarantined.paths) {
-    base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
-                      path);
+    base::log_warning("a later checkpoint was renamed to {}; remove it if it is not needed", path);
   }
   for (const std::string& reason : quarantined.left_alone) base::log_warning("{}", reason);
 }

@@ -106,7 +106,7 @@ TEST_CASE("Unknown or missing fields and fields of another type are rejected") {
   for (const std::string object : objects) {
     INFO(object);
     CHECK_THAT(refused([&](Json& json) { json[Json::json_pointer(object + "/more")] = 1; }),
-               Names("fields"));
+               Names("keys"));
     for (const auto& [name, value] : whole.at(Json::json_pointer(object)).items()) {
       if (name == "xxh3" && object.empty()) continue;
       INFO(name);
@@ -196,7 +196,7 @@ TEST_CASE("Tensors of impossible size or unknown dtype are rejected by name") {
   constexpr std::int64_t kHuge = std::int64_t{1} << 62;
   CHECK_THAT(shape({kHuge, 4}), Names("model.w", "too large"));
   CHECK_THAT(shape({kHuge, 4, 0}), Names("model.w", "too large"));
-  CHECK_THAT(shape(std::vector<std::int64_t>(17, 1)), Names("model.w", "dims"));
+  CHECK_THAT(shape(std::vector<std::int64_t>(17, 1)), Names("model.w", "dimensions"));
   CHECK_THAT(refused([](Json& json) { json["tensors"]["model.w"]["dtype"] = "F33"; }),
              Contains("'model.w'") && Contains("F33"));
 }

@@ -282,7 +282,7 @@ class PickleReader {
     global_bytes_ += module.size() + name.size();
     if (global_bytes_ > kMostGlobalBytes) {
       refuse_(
-          fmt::format("names classes and functions in more than {} bytes; save the weights alone",
+          fmt::format("has more than {} bytes of class and function names; save the weights alone",
                       kMostGlobalBytes));
     }
     push({.kind = Kind::global, .text = module + " " + name});

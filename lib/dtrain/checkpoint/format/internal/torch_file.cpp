@@ -42,8 +42,8 @@ constexpr std::array<std::pair<std::string_view, Dtype>, 10> kStorages{
 constexpr std::string_view kAdvice = "save the weights alone: torch.save(model.state_dict(), FILE)";
 constexpr std::string_view kCopyAgain = "the file is damaged: copy it again";
 constexpr std::string_view kMakePlain =
-    "make it a plain one before saving: dequantize(), to_dense(), resolve_conj(), resolve_neg(), "
-    "float()";
+    "make it a plain tensor before saving: dequantize(), to_dense(), resolve_conj(), "
+    "resolve_neg(), float()";
 
 /// The entries of a torch.save archive, all in one folder of any name.
 class TorchArchive {
@@ -64,8 +64,8 @@ class TorchArchive {
     }
     if (text_of("byteorder") == "big") {
       refuse(
-          "is of a big-endian machine; load it with torch.load on another and save its weights "
-          "there");
+          "was written on a big-endian machine; load it with torch.load on a little-endian one and "
+          "save its weights there");
     }
   }
 
@@ -191,7 +191,7 @@ class TensorReader {
     const ZipEntry* const entry = archive_.find("data/" + key);
     if (entry == nullptr) {
       refuse_tensor(name,
-                    fmt::format("needs the entry 'data/{}', which is not there or compressed", key),
+                    fmt::format("needs the entry 'data/{}', which is missing or compressed", key),
                     "save the file anew with torch.save");
     }
     return {.name = name, .dtype = known->second, .bytes = entry->bytes};
@@ -292,7 +292,7 @@ class StateFinder {
       if (key.kind == Kind::text || !is_tensor) continue;
       refuse_(fmt::format("holds a tensor under {}, where a name is expected; {}",
                           key.kind == Kind::integer ? fmt::format("the key {}", key.integer)
-                                                    : "a key that is no text",
+                                                    : "a key that is not a string",
                           kAdvice));
     }
   }

@@ -21,7 +21,7 @@ constexpr std::uint32_t kLocalEntry = 0x04034b50;
 constexpr std::uint64_t kEndBytes = 22;  // without the comment
 constexpr std::uint64_t kMostComment = 0xffff;
 constexpr std::uint64_t kLocatorBytes = 20;
-constexpr std::string_view kMisplaced = "its archive's directory is not where it says";
+constexpr std::string_view kMisplaced = "the zip directory is not at its recorded position";
 constexpr std::uint16_t kStored = 0;           // method of compression: none
 constexpr std::uint16_t kWideExtra = 1;        // id of the field with 64-bit sizes
 constexpr std::uint32_t kIsWide = 0xffffffff;  // the size is in that field
@@ -45,7 +45,7 @@ class ZipReader {
     std::uint64_t total = 0;  // no overflow: each is at most the file's size
     for (const ZipEntry& entry : entries) {
       total += entry.bytes.size();
-      if (total > bytes_.size()) refuse_damage("its archive's entries overlap");
+      if (total > bytes_.size()) refuse_damage("zip entries overlap");
     }
     return entries;
   }
@@ -64,7 +64,7 @@ class ZipReader {
 
   [[nodiscard]] std::span<const std::byte> part(std::uint64_t offset, std::uint64_t size) const {
     if (offset > bytes_.size() || size > bytes_.size() - offset) {
-      refuse_damage("its archive points beyond its end");
+      refuse_damage("a zip offset points beyond the end of the file");
     }
     return bytes_.subspan(offset, size);
   }
@@ -85,7 +85,7 @@ class ZipReader {
       if (const auto wide = find_wide_directory(at)) return *wide;
       return {load<std::uint16_t>(at + 10), load<std::uint32_t>(at + 16), at};
     }
-    refuse_damage("its archive has no end");
+    refuse_damage("the end record of the zip archive is missing");
   }
 
   // Reads the zip64 directory, which archives above 4 GB or 65535 entries need and PyTorch always
@@ -95,7 +95,7 @@ class ZipReader {
     const std::uint64_t locator = end - kLocatorBytes;
     if (load<std::uint32_t>(locator) != kWideLocator) return std::nullopt;
     const auto at = load<std::uint64_t>(locator + 8);
-    if (load<std::uint32_t>(at) != kWideEnd) refuse_damage("its archive has no directory");
+    if (load<std::uint32_t>(at) != kWideEnd) refuse_damage("the zip64 end record is missing");
     constexpr std::uint64_t kSizedAfter = 12;  // the record's own size counts what follows it
     if (at + kSizedAfter + load<std::uint64_t>(at + 4) != locator) refuse_damage(kMisplaced);
     return {{load<std::uint64_t>(at + 32), load<std::uint64_t>(at + 48), at}};
@@ -124,7 +124,8 @@ class ZipReader {
   // Reads a directory entry; returns the offset of the next one.
   std::uint64_t read_entry(std::uint64_t at, std::vector<ZipEntry>& entries) const {
     constexpr std::uint64_t kHeader = 46;
-    if (load<std::uint32_t>(at) != kDirectoryEntry) refuse_damage("its archive's directory");
+    if (load<std::uint32_t>(at) != kDirectoryEntry)
+      refuse_damage("a zip directory entry has the wrong signature");
     const auto name_bytes = load<std::uint16_t>(at + 28);
     const auto extra_bytes = load<std::uint16_t>(at + 30);
     const auto comment_bytes = load<std::uint16_t>(at + 32);
@@ -137,7 +138,8 @@ class ZipReader {
     read_wide_sizes(at + kHeader + name_bytes, extra_bytes, sizes);
     const std::uint64_t next = at + kHeader + name_bytes + extra_bytes + comment_bytes;
     if (load<std::uint16_t>(at + 10) != kStored || size != stored) return next;
-    if (load<std::uint32_t>(local) != kLocalEntry) refuse_damage("its archive's entries");
+    if (load<std::uint32_t>(local) != kLocalEntry)
+      refuse_damage("a zip entry has the wrong signature");
     const std::uint64_t begin =
         local + 30 + load<std::uint16_t>(local + 26) + load<std::uint16_t>(local + 28);
     entries.push_back({name, part(begin, size), load<std::uint32_t>(at + 16)});
