@@ -44,16 +44,16 @@ constexpr SettingsCommand kSettingsCommands[] = {
     {"dtrain generate", Command::generate, run_generate, "continue a text with a trained model",
      "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]"},
     {"dtrain evaluate", Command::evaluate, run_evaluate,
-     "measure the loss of a trained model on a file, or on its end, in nats per token; settings "
-     "that are not given default to those of the training run",
+     "measure a trained model's loss, in nats per token, on a file or its last part "
+     "(--val-fraction); omitted settings default to those of the training run",
      "dtrain evaluate --from RUN --data FILE [--val-fraction F] [flags]"},
     {"dtrain verify", Command::verify, run_verify,
-     "compare with golden results of the reference implementation",
+     "compare this build's results with golden results of the reference implementation",
      "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] [flags]"},
     {"dtrain checkpoint export", Command::export_checkpoint, export_checkpoint,
      "write the weights as one safetensors file with the reference's names and shapes"},
     {"dtrain checkpoint import", Command::import_checkpoint, import_checkpoint,
-     "write a checkpoint from such a file, for --init-from"},
+     "write a checkpoint from a model file, for --init-from"},
     {"dtrain doctor", Command::doctor, run_doctor,
      "check the machines and files that a job with these flags would use",
      "dtrain doctor [flags of train]\ndtrun -n 2 -- dtrain doctor [flags of train]"},
@@ -111,7 +111,7 @@ constexpr OtherName kOtherNames[] = {
   std::vector<std::string> known;
   for (const CLI::App* each : base::subcommands_of(app)) known.push_back(each->get_name());
   if (name.empty()) {
-    fail(ErrorKind::usage, "{} needs one of {}; {} --help explains them", path,
+    fail(ErrorKind::usage, "{} needs a subcommand: {}; {} --help explains them", path,
          fmt::join(known, ", "), path);
   }
   std::string advice;
@@ -142,7 +142,7 @@ void reject_unparsed(const CLI::App& dtrain, const Arguments& arguments) {
   }
   if (app.get_prefix_command()) {  // help takes any words; CLI11 drops this one
     if (std::ranges::count(arguments, "--") == 0) return;
-    fail(ErrorKind::usage, "{}: unexpected word \"--\"", base::command_path(app));
+    fail(ErrorKind::usage, "{}: unexpected word \"--\"; remove it", base::command_path(app));
   }
   if (rest.empty()) return;
   if (const auto* row = settings_command(base::command_path(app))) {

@@ -16,7 +16,7 @@
 namespace dtrain::cuda {
 namespace {
 
-constexpr const char* kInstall = "scripts/setup.sh --cuda installs the one that fits";
+constexpr const char* kInstall = "scripts/setup.sh --cuda installs the matching version";
 
 // Returns the path of the library that defines a function.
 template <typename Function>
@@ -36,7 +36,7 @@ std::string nccl_text(int code) {
 
 void check_cuda() {
   int loaded = 0;
-  check(cudaRuntimeGetVersion(&loaded), "asking for the version of libcudart.so.13");
+  check(cudaRuntimeGetVersion(&loaded), "querying the version of libcudart.so.13");
   const long torch = at::detail::getCUDAHooks().versionCUDART();
   if (loaded / 1000 == CUDART_VERSION / 1000 && torch / 1000 == CUDART_VERSION / 1000 &&
       loaded >= CUDART_VERSION) {
@@ -79,7 +79,7 @@ void check_versions() {
 
 void check_driver() {
   int driver = 0;
-  check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+  check(cudaDriverGetVersion(&driver), "querying the driver's version");
   if (driver == 0) {
     base::fail(base::ErrorKind::device,
                "this machine has no NVIDIA driver (libcuda.so.1); use --device cpu to "

@@ -74,7 +74,7 @@ class CudaRecorder final : public device::GraphRecorder {
 
 cudaDeviceProp properties_of(c10::Device device) {
   cudaDeviceProp found{};
-  check(cudaGetDeviceProperties(&found, device.index()), "describing a GPU");
+  check(cudaGetDeviceProperties(&found, device.index()), "querying a GPU's properties");
   return found;
 }
 
@@ -146,7 +146,7 @@ class CudaPlugin final : public device::Plugin {
   }
 
   void use(c10::Device device) override {
-    check(cudaSetDevice(device.index()), "taking a GPU");
+    check(cudaSetDevice(device.index()), "selecting a GPU");
     c10::cuda::set_device(device.index());
     if (!has_kernels()) {
       const cudaDeviceProp found = properties_of(device);

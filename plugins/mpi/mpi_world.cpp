@@ -42,9 +42,10 @@ void require_mpirun(const comm::WorldOptions& options) {
         options.rank, options.size, kStart);
   }
   if (std::to_string(options.size) != size || std::to_string(options.rank) != rank) {
-    base::fail(ErrorKind::usage,
-               "--backend mpi: this is rank {} of {}, but for mpirun it is rank {} of {}; {}",
-               options.rank, options.size, rank, size, kStart);
+    base::fail(
+        ErrorKind::usage,
+        "--backend mpi: the environment says rank {} of {}, but mpirun says rank {} of {}; {}",
+        options.rank, options.size, rank, size, kStart);
   }
 }
 

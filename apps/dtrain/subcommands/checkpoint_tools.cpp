@@ -181,7 +181,7 @@ void reject_file_of_checkpoint(const std::string& path) {
   const fs::path folder = base::resolved_path(path).parent_path();
   if (!base::path_exists(folder / store::kManifestName)) return;
   fail(ErrorKind::checkpoint,
-       "{}: it belongs to a checkpoint, whose manifest has its checksum; verify the whole "
+       "{}: it is part of a checkpoint, and its checksum is in the manifest; verify the whole "
        "checkpoint: dtrain checkpoint verify {}",
        path, folder.string());
 }
@@ -194,9 +194,8 @@ void verify_model_file(const std::string& path, Tally& tally) {
     tally.bytes += file.num_bytes();
     tally.tensors += std::ssize(file.tensors());
     if (!file.verify_checksums()) {
-      print(fmt::format(
-          "{}: it has no checksums, so only its header was checked, not all of its values\n",
-          path));
+      print(fmt::format("{}: it has no checksums: its header was checked, its values were not\n",
+                        path));
     }
   });
   for (const std::string& line : damage) print(line + "\n");
@@ -239,7 +238,7 @@ std::string comparison_text(const store::Comparison& result, const std::string& 
                             const std::string& b) {
   std::string text;
   for (const auto& difference : result.differences) text += difference_text(difference);
-  text += lines_of(result.of_other_shape, "has another shape in each");
+  text += lines_of(result.of_other_shape, "has different shapes");
   text += lines_of(result.only_in_a, "is only in " + a);
   text += lines_of(result.only_in_b, "is only in " + b);
   const std::int64_t different = std::ssize(result.differences) + std::ssize(result.of_other_shape);
@@ -294,9 +293,8 @@ int diff_checkpoints(const PathPair& paths) {
 }
 
 constexpr const char* kPaths =
-    "PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, which mean their "
-    "newest "
-    "one.";
+    "PATH, A and B are checkpoints (RUN/checkpoints/step-N) or run folders; a run folder stands "
+    "for its newest checkpoint.";
 
 }  // namespace
 
@@ -314,8 +312,8 @@ void add_checkpoint_tools(CLI::App& parent, Action& action) {
            action, add_path, inspect_checkpoint)
       .footer(kPaths);
   add_tool(parent, "verify",
-           "read every byte and compare it with the checksums; of a run folder all checkpoints and "
-           "final/; exit status 6 if a file is damaged",
+           "read every byte and compare it with the checksums; for a run folder, check all "
+           "checkpoints and final/; exit status 6 if a file is damaged",
            action, add_path, verify_checkpoints)
       .footer(
           "PATH may also be a model file or its folder. Prints one line per damaged file, or "

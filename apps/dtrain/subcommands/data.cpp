@@ -29,7 +29,7 @@ constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
 // Flags of the commands that read texts.
 void add_text_flags(CLI::App& app, data::PrepareOptions& texts, const std::string& output) {
   app.add_option("INPUT", texts.inputs,
-                 "a file, or a folder, whose hidden files are skipped; - for standard input");
+                 "a file, or a folder (hidden files are skipped); - for standard input");
   CLI::Option& file = *app.add_option("-o,--output", texts.output, output);
   require_value(*file.type_name("FILE")->required(), "name a file");
   CLI::Option& field =
@@ -95,9 +95,10 @@ void note_skipped(const std::string& output, const std::string& folders,
   }
   if (const auto& places = records.not_utf8; places.count > 0) {
     base::log_info(
-        "{}: {} text{} not in UTF-8, whose bytes were taken as they are; if that is not meant, "
-        "convert to UTF-8 first: iconv -f ENCODING -t UTF-8; the first: {}",
-        output, places.count, places.count == 1 ? "" : "s", fmt::join(places.first, ", "));
+        "{}: kept {} text{} unchanged that {} not valid UTF-8; to convert first: iconv -f ENCODING "
+        "-t UTF-8; the first: {}",
+        output, places.count, places.count == 1 ? "" : "s", places.count == 1 ? "is" : "are",
+        fmt::join(places.first, ", "));
   }
   if (const auto& places = records.bad; places.count > 0) {
     base::log_warning("{}: skipped {} bad line{}; the first: {}", output, places.count,
@@ -109,7 +110,7 @@ void note_skipped(const std::string& output, const std::string& folders,
 void note_assumed_vocab(const data::PrepareReport& report) {
   if (report.assumed_from.empty()) return;
   const std::int64_t fewest = report.highest_token + 1;
-  base::log_info("{}: vocabulary {} assumed, as usual for {}; the highest token is {}{}",
+  base::log_info("{}: assumed vocabulary {}, the usual one for {}; the highest token is {}{}",
                  report.output, report.assumed_vocab, report.assumed_from, report.highest_token,
                  fewest == report.assumed_vocab
                      ? ""
@@ -125,15 +126,16 @@ struct PrepareFlags {
 
 void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
   flags.options.threads = base::usable_cores();
-  add_text_flags(app, flags.options,
-                 "the token file; for a WikiText folder, a folder for three token files");
+  add_text_flags(
+      app, flags.options,
+      "token file to write; for a WikiText folder, the folder for its three token files");
   CLI::Option& tokenizer = *app.add_option(
       "--tokenizer", flags.tokenizer, "a SentencePiece model; without it every byte is a token");
   require_value(*tokenizer.type_name("FILE.model"), "name a file");
   add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
       ->description(
-          "vocabulary of other trainers' tokens (default: GPT-2's or Llama 3's, as used by nanoGPT "
-          "and llm.c)");
+          "vocabulary size of other trainers' token files (default: GPT-2's or Llama 3's, as in "
+          "nanoGPT and llm.c)");
   const auto take_type = [&flags](const std::string& name) {
     flags.options.token_type = data::number_type_named(name);
     if (flags.options.token_type) return;
@@ -179,10 +181,10 @@ int run_prepare(const PrepareFlags& flags) {
 
 void add_training_flags(CLI::App& app, data::TokenizerTraining& training) {
   add_text_flags(app, training.texts,
-                 "the model, FILE.model; in a WikiText folder only wiki.train.raw is read");
+                 "model to write, FILE.model; only wiki.train.raw of a WikiText folder is read");
   // At least 256 bytes, the unknown piece, the end-of-document piece, and some to learn.
   add_number(app, "--vocab-size", training.vocab, 260, 1'000'000)
-      ->description("tokens, including 256 for bytes")
+      ->description("vocabulary size, including 256 byte tokens")
       ->required();
   app.add_option("--type", training.type, "(default: bpe)")
       ->type_name("bpe|unigram")
@@ -222,7 +224,7 @@ void require_bytes(const std::string& path) {
   if (!vocab || *vocab <= kBytes) return;
   fail(ErrorKind::data,
        "data baseline: baselines need byte tokens, but {} has tokens of a tokenizer (vocabulary "
-       "{}): give the text itself",
+       "{}): give its source text",
        path, *vocab);
 }
 
@@ -252,8 +254,8 @@ void add_data_tools(CLI::App& parent, Action& action) {
            action, add_prepare_flags, run_prepare);
   CLI::App& tokenizer = *parent.add_subcommand("tokenizer", "train tokenizers");
   add_tool(tokenizer, "train",
-           "train a lossless SentencePiece model on inputs as for dtrain data prepare", action,
-           add_training_flags, run_training);
+           "train a lossless SentencePiece model on the same kinds of input as dtrain data prepare",
+           action, add_training_flags, run_training);
   add_tool<std::string>(
       parent, "info",
       "print facts about a token file or a text: tokens, vocabulary, tokenizer, documents", action,

@@ -43,8 +43,8 @@ void reject_piece(const std::string& path) {
   if (pieces < 2) return;
   const std::string folder = fs::path(path).parent_path().string();
   fail(ErrorKind::checkpoint,
-       "'{}' is one of {} pieces of a checkpoint: make one model file of all, dtrain checkpoint "
-       "export {} FILE.safetensors, and import that",
+       "'{}' is one of {} model files of a checkpoint, but import needs a single file: run dtrain "
+       "checkpoint export {} FILE.safetensors, then import FILE.safetensors",
        path, pieces, folder.empty() ? "." : folder);
 }
 
@@ -55,8 +55,9 @@ void require_safetensors_name(const std::string& file) {
   const std::string suffix = fs::path(file).extension().string();
   if (std::ranges::count(kOther, suffix) == 0) return;
   fail(ErrorKind::usage,
-       "'{}': export writes safetensors, which readers of {} files cannot read: name it {}", file,
-       suffix, fs::path(file).replace_extension(".safetensors").string());
+       "'{}': export writes the safetensors format, which programs that read {} files cannot load: "
+       "name it {}",
+       file, suffix, fs::path(file).replace_extension(".safetensors").string());
 }
 
 std::string content_of(const fs::path& path) {
@@ -75,14 +76,17 @@ void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
   if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
   if (path_exists(to.string())) {
     if (content_of(from) == content_of(to)) return;
-    base::log_warning("kept {}, which is another tokenizer; generate needs a copy of {} beside {}",
-                      to.string(), from.string(), file);
+    base::log_warning(
+        "did not overwrite {}, which differs from the run's tokenizer {}; to generate text from "
+        "{}, copy the run's tokenizer there",
+        to.string(), from.string(), file);
     return;
   }
   fs::copy_file(from, to, error);
   if (error) {
-    fail(ErrorKind::checkpoint, "cannot write {} ({}); copy {} there, since generate needs it",
-         to.string(), error.message(), from.string());
+    fail(ErrorKind::checkpoint,
+         "cannot write the tokenizer {} ({}); dtrain generate needs it: copy {} there", to.string(),
+         error.message(), from.string());
   }
   base::log_info("also wrote {}, which generate needs next to the model", to.string());
 }

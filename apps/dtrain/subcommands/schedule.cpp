@@ -35,7 +35,7 @@ void add_schedule_flags(CLI::App& app, ScheduleOptions& options) {
       ->required();
   add_number(app, "--microbatches", options.microbatches, 1, kMaxForwards)
       ->type_name("M")
-      ->description("per stage and step: --grad-accum of a run")
+      ->description("microbatches per stage and step, as --grad-accum in training")
       ->required();
 }
 
@@ -49,8 +49,8 @@ parallel::PipelineShape shape_of(const ScheduleOptions& options) {
                                 "--microbatches");
   if (setting.chunks > kMaxForwards / stages / microbatches) {
     fail(ErrorKind::usage,
-         "schedule: {} stages with {} chunks and {} microbatches exceed the limit of {} forwards: "
-         "lower --pp or --microbatches",
+         "schedule: {} stages with {} chunks and {} microbatches exceed the limit of {} forward "
+         "passes: lower --pp or --microbatches",
          stages, setting.chunks, microbatches, kMaxForwards);
   }
   return {.stages = stages, .microbatches = microbatches, .order = setting};
@@ -119,12 +119,11 @@ void add_schedule(CLI::App& parent, Action& action) {
            action, add_schedule_flags, run_schedule)
       .footer(
           "F3 is the forward pass of microbatch 3, B3---- its backward pass, F3.1 the forward pass "
-          "through the stage's second model chunk, and a dot is an idle forward time. Then follow "
-          "the bubble, and the peak number of microbatches whose activations each stage keeps "
-          "(each "
-          "of V chunks counts as 1/V).\n\nAll stages are assumed to cost the same, and backward "
-          "passes to take twice as long as forward passes. docs/guide/pipeline.md explains the "
-          "schedules.");
+          "through the stage's second model chunk, and a dot is idle time, one forward pass long. "
+          "Below it are the bubble and the peak number of microbatches whose activations each "
+          "stage holds (with V chunks per stage, a chunk counts as 1/V).\n\nAll stages are assumed "
+          "to cost the same, and backward passes to take twice as long as forward passes. "
+          "docs/guide/pipeline.md explains the schedules.");
 }
 
 }  // namespace dtrain::app

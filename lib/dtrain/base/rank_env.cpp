@@ -94,7 +94,9 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
   env.local_rank = local_rank.value_or(0);
   env.local_world_size = local_size.value_or(1);
   if (local_rank && local_size && (*local_rank >= *local_size || *local_size > *world_size)) {
-    fail(ErrorKind::usage, "environment variables: {} {}, {} {} and {} {} do not fit together",
+    fail(ErrorKind::usage,
+         "environment variables: {} {}, {} {} and {} {} contradict each other; launch with dtrun, "
+         "or correct them",
          names.local_rank, *local_rank, names.local_world_size, *local_size, names.world_size,
          *world_size);
   }

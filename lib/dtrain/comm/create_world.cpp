@@ -131,7 +131,7 @@ void rendezvous_through_torchrun(RendezvousOptions& own, const std::string& key,
   const auto space = text.find(' ');
   const auto port = base::number_in<std::int64_t>(text.substr(0, space));
   if (space == std::string::npos || !port || *port < 1 || *port > 65'535) {
-    base::fail(ErrorKind::comm, "torchrun's store at {} says that rank 0 listens at \"{}\"",
+    base::fail(ErrorKind::comm, "torchrun's store at {} has a malformed address of rank 0: \"{}\"",
                agent_key->where(), base::printable(text, 40));
   }
   own.master_port = *port;
@@ -235,11 +235,11 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
   using Entry = BackendPlugin& (*)();
   const base::PluginFile file = base::open_plugin(name, "dtrain_backend_plugin");
   if (file.entry == nullptr) {
-    base::fail(
-        ErrorKind::usage,
-        "--backend {}: cannot load {}: {}; scripts/build.sh dtrain_{} builds it where Debian's "
-        "libopenmpi-dev is installed, and it needs libopenmpi3 to run; or use --backend gloo",
-        name, file.path.empty() ? "libdtrain_" + name + ".so" : file.path, file.obstacle, name);
+    base::fail(ErrorKind::usage,
+               "--backend {}: cannot load {}: {}; build it with scripts/build.sh dtrain_{} (needs "
+               "Debian's libopenmpi-dev, and libopenmpi3 to run), or use --backend gloo",
+               name, file.path.empty() ? "libdtrain_" + name + ".so" : file.path, file.obstacle,
+               name);
   }
   BackendPlugin& plugin = reinterpret_cast<Entry>(file.entry)();
   if (plugin.interface() != kBackendInterface) {

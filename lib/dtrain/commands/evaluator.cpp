@@ -39,11 +39,10 @@ data::TokenFile opened_file(const std::string& data, std::int64_t vocab) {
   }
   const std::string& path = files.front().path;
   if (const auto found = data::vocab_of_data(path); found && *found > vocab) {
-    base::fail(
-        ErrorKind::data,
-        "data file '{}' has a vocabulary of {}; the model has a vocabulary of {}: prepare the "
-        "data with its tokenizer",
-        path, *found, vocab);
+    base::fail(ErrorKind::data,
+               "data file '{}' has a vocabulary of {}; the model has a vocabulary of {}: prepare "
+               "the data with the model's tokenizer",
+               path, *found, vocab);
   }
   return data::TokenFile::open(path, vocab);
 }
@@ -73,7 +72,7 @@ void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file) {
   if (saved.empty() || !file.knows_tokenizer() || file.tokenizer() == saved) return;
   base::fail(ErrorKind::data,
              "data file '{}' has tokens of {}, the model was trained on tokens of {}: prepare the "
-             "data with its tokenizer",
+             "data with the model's tokenizer",
              file.path(), file.tokenizer(), saved);
 }
 

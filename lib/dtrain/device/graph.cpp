@@ -25,8 +25,8 @@ void register_recorder(c10::DeviceType type, MakeRecorder make) { maker_of(type)
 std::unique_ptr<GraphRecorder> make_recorder(c10::Device device) {
   const MakeRecorder make = maker_of(device.type());
   if (make == nullptr) {
-    base::fail(base::ErrorKind::usage, "--compile: device {} does not support graphs; leave it out",
-               device.str());
+    base::fail(base::ErrorKind::usage,
+               "--compile: device {} does not support graphs; omit --compile", device.str());
   }
   return make(device);
 }

@@ -182,7 +182,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     param::DiskMemory::check_free_space(folder, plan_.memory.state);
   }
   device::with_oom_context(
-      device, [] { return "where parameters, gradients and optimizer state are allocated"; },
+      device, [] { return "while allocating parameters, gradients and optimizer state"; },
       [&] {
         engine_ =
             std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options);
@@ -196,7 +196,7 @@ void Job::warn_of_memory_limit(const config::Config& config) const {
   const config::ByteSize& limit = config.machine.memory_limit;
   const std::int64_t predicted = plan_.memory.peak();
   if (limit.count == 0 || predicted <= limit.count || world_->rank() != 0) return;
-  base::log_warning("--memory-limit {}: {} are predicted for each rank; {}; use {}", limit,
+  base::log_warning("--memory-limit {}: each rank is predicted to need {}; {}; use {}", limit,
                     metrics::format_bytes(predicted), parallel::largest_part(plan_.memory),
                     parallel::fitting_settings(config, {.bytes = limit.count}));
 }

@@ -123,9 +123,10 @@ void Console::print_progress(std::string_view text) {
   const int reason = print_to(options_.progress_to_output ? STDOUT_FILENO : STDERR_FILENO, text);
   const bool is_lost = options_.progress_to_output && reason != 0 && reason != EPIPE;
   if (!is_lost || std::exchange(has_warned_, true)) return;
-  print(fmt::format(
-      "dtrain: warning: standard output cannot be written: {}; lines are dropped, training goes on",
-      std::strerror(reason)));
+  print(
+      fmt::format("dtrain: warning: standard output cannot be written: {}; lines are dropped, "
+                  "training continues",
+                  std::strerror(reason)));
 }
 
 int Console::print_to(int fd, std::string_view text) {

@@ -146,8 +146,9 @@ void AppendedFile::write(std::string_view bytes) {
                                       std::strerror(reason)));
   }
   if (!has_warned_) {
-    base::log_warning("{}: cannot be written: {}; training goes on, and {} wait for room", path_,
-                      std::strerror(reason), parts_);
+    base::log_warning(
+        "{}: cannot be written: {}; training continues, and {} are buffered until there is room",
+        path_, std::strerror(reason), parts_);
   }
   has_warned_ = true;
 }
@@ -157,7 +158,7 @@ void AppendedFile::finish() {
   const int reason = errno;
   backlog_.clear();
   base::fail_on_storage(base::ErrorKind::data, reason,
-                        fmt::format("{}: its last {} are lost: {}; the rest of the run is whole",
+                        fmt::format("{}: its last {} are lost: {}; the rest of the run is complete",
                                     path_, parts_, std::strerror(reason)));
 }
 

@@ -298,7 +298,7 @@ std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clo
   add("rest", [](const PartTimes& rank) { return rank.rest(); });
   add("whole step", [](const PartTimes& rank) { return rank.step_seconds; });
   for (const Row& part : kOutsideRows) {
-    add(fmt::format("beside the steps: {}", part.name),
+    add(fmt::format("outside the steps: {}", part.name),
         [&](const PartTimes& rank) { return rank.of(part.part); });
   }
   return text;

@@ -38,7 +38,7 @@ MessageWriter proof_input(std::string_view who, const HandshakeTranscript& trans
 std::string describe_munge() {
   std::string reason;
   const bool answers = encode_credential("probe", reason).has_value();
-  return answers ? "it answers here, but not there" : reason;
+  return answers ? "it works on this machine, but not on the other one" : reason;
 }
 
 class ClientHandshake {

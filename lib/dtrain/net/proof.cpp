@@ -204,7 +204,7 @@ std::string new_challenge() {
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
     if (count < 0 && errno != EINTR) {
-      fail(ErrorKind::comm, "no random numbers: {}", std::strerror(errno));
+      fail(ErrorKind::comm, "cannot read random numbers from the system: {}", std::strerror(errno));
     }
     if (count > 0) done += static_cast<std::size_t>(count);
   }
@@ -256,7 +256,7 @@ std::optional<std::string> encode_credential(std::string_view text, std::string&
   if (!reason.empty()) return std::nullopt;
   const std::unique_ptr<MungeContext, void (*)(Context)> context(munge.create(), munge.destroy);
   if (!context) {
-    reason = "munge has no memory";
+    reason = "munge is out of memory";
     return std::nullopt;
   }
   // The daemon's default may be no encryption at all.

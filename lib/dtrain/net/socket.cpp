@@ -139,7 +139,8 @@ bool is_connected_to_itself(const base::Descriptor& socket) {
 }
 
 [[noreturn]] void fail_for_files(int error) {
-  base::fail(base::ErrorKind::comm, "cannot accept another rank: {}", std::strerror(error));
+  base::fail(base::ErrorKind::comm, "cannot accept a connection from another rank: {}",
+             std::strerror(error));
 }
 
 /// The msghdr of a packet: one number, and space for its descriptors.

@@ -65,7 +65,7 @@ void Checkpointer::wait_for_previous(std::int64_t step) {
   has_waited_ = writer_.is_saving();
   if (!has_waited_) return;
   reporter_.warn(step, fmt::format("the checkpoint of step {} is due, but that of step {} is still "
-                                   "being written: it is saved after that, at a later step",
+                                   "being written: saving at a later step instead",
                                    step, writer_.saved_step()));
 }
 

@@ -206,13 +206,13 @@ bool begins_data(const StartContext& context, const VerifiedCheckpoint& chosen,
   const bool is_restart = config.checkpoint.resume.is_automatic() && history.data_step > 0;
   if (!is_restart) {
     base::fail(ErrorKind::usage,
-               "--new-data: --data {}, --val-data, --val-fraction, --global-batch, --seq-len and "
-               "--seed are those of {}; change one of them, or omit --new-data to continue in the "
-               "checkpoint's data",
+               "--new-data: the data is not new: --data {}, --val-data, --val-fraction, "
+               "--global-batch, --seq-len and --seed equal those of checkpoint {}; change one of "
+               "them, or omit --new-data to continue with the checkpoint's data",
                config.data.train, chosen.path);
   }
   if (is_leader(context) && !context.is_quiet) {
-    base::log_info("--new-data: the run began this data after step {}, and continues in it",
+    base::log_info("--new-data: the run began this data after step {} and continues with it",
                    history.data_step);
   }
   return false;

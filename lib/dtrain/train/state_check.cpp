@@ -37,7 +37,7 @@ void StateCheck::make_copies_equal(std::int64_t step) {
 std::optional<NumericalFailure> StateCheck::note_evaluated(std::int64_t step, double loss) {
   if (!std::isfinite(loss)) {
     return NumericalFailure{
-        fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step,
+        fmt::format("after step {}: the validation loss is {}, so this step was not saved", step,
                     metrics::format_number(loss)),
         advice_on_nonfinite(options_.engine)};
   }
@@ -61,9 +61,9 @@ std::optional<NumericalFailure> StateCheck::check_tensors(std::int64_t step) {
   const std::string name = nonfinite_tensor(options_.engine, options_.world);
   if (name.empty()) return std::nullopt;
   return NumericalFailure{
-      fmt::format("after step {}: '{}' holds values that are not finite, so nothing of it was "
-                  "saved",
-                  step, name),
+      fmt::format(
+          "after step {}: '{}' holds values that are not finite, so this step was not saved", step,
+          name),
       name.starts_with(checkpoint::kWeightPrefix) ? advice_on_nonfinite(options_.engine)
                                                   : "give --grad-clip, or lower it or --lr"};
 }
@@ -73,7 +73,7 @@ std::optional<NumericalFailure> StateCheck::check_loss(std::int64_t step) {
   const double loss = options_.engine.evaluate(probe_, options_.config.batch.microbatch).value();
   if (std::isfinite(loss)) return std::nullopt;
   return NumericalFailure{
-      fmt::format("after step {}: the loss on training text is {}, so nothing of it was saved",
+      fmt::format("after step {}: the loss on training text is {}, so this step was not saved",
                   step, metrics::format_number(loss)),
       advice_on_nonfinite(options_.engine)};
 }

@@ -135,7 +135,7 @@ void NcclGroup::host_barrier() {
 
 void NcclGroup::enqueue_collective(comm::Operation& operation,
                                    const std::shared_ptr<DeviceCall>& call) {
-  DTRAIN_CHECK(is_connected_, "group '{}' supports messages only", name());
+  DTRAIN_CHECK(is_connected_, "group '{}' supports point-to-point calls only", name());
   if (!stream_) stream_ = new_stream(state_->device());
   try {
     std::vector<at::Tensor> used;

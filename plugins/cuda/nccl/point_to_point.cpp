@@ -17,9 +17,10 @@ c10::Stream new_stream(c10::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   int least = 0;
   int greatest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities of streams");
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "querying stream priorities");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "making a stream");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+        "creating a stream");
   return c10::cuda::getStreamFromExternal(stream, device.index());
 }
 

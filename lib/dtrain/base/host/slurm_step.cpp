@@ -94,15 +94,15 @@ std::optional<std::vector<std::string>> expand_host_list(std::string_view list) 
 std::string first_host_of(const SlurmStep& step) {
   if (step.hosts.empty()) {
     fail(ErrorKind::usage,
-         "SLURM_STEP_NODELIST does not name the {} nodes of this step; set MASTER_ADDR to an "
-         "address of the first one",
+         "SLURM_STEP_NODELIST is empty, but this step has {} nodes; set MASTER_ADDR to an address "
+         "of the first node",
          step.num_nodes);
   }
   const auto hosts = expand_host_list(step.hosts);
   if (!hosts) {
     fail(ErrorKind::usage,
-         "SLURM_STEP_NODELIST: found \"{}\", which is not a host list; set MASTER_ADDR to an "
-         "address of the first one",
+         "SLURM_STEP_NODELIST: found \"{}\", which is not a valid host list such as node[1-4]; set "
+         "MASTER_ADDR to an address of the first node",
          printable(step.hosts.substr(0, 200)));
   }
   return hosts->front();

@@ -119,7 +119,7 @@ void Disk::sync_folder(const std::string& path) {
       path, [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!folder) fail_with_errno(kind_, path, "opened");
   // EINVAL: the file system cannot sync folders.
-  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail_with_errno(kind_, path, "made durable");
+  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail_with_errno(kind_, path, "synced to disk");
   if (::close(folder.release()) != 0) fail_with_errno(kind_, path, "closed");
 }
 
@@ -133,7 +133,7 @@ void Disk::rename(const std::string& from, const std::string& to) {
     is_repeated = true;
     return is_done ? 0 : -1;
   };
-  if (retry_transient(to, give_name) != 0) fail_with_errno(kind_, to, "given its name");
+  if (retry_transient(to, give_name) != 0) fail_with_errno(kind_, to, "renamed into place");
 }
 
 void Disk::remove_file(const std::string& path) {
@@ -228,8 +228,8 @@ void HeldFolder::check() const {
   }
   if (own.st_dev == there.st_dev && own.st_ino == there.st_ino) return;
   fail(kind_,
-       "folder '{}' was moved while this job ran, and another took its name; nothing is written "
-       "there",
+       "folder '{}' was moved while this job ran, and another folder has its name now; nothing "
+       "more is written",
        path_);
 }
 

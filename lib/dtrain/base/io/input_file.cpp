@@ -72,8 +72,8 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
       struct stat status {};
       ::fstat(descriptor(), &status);
       fail(role_.kind,
-           "{} '{}' ends at byte {}, and had {} bytes when it was opened; restore it, and replace "
-           "files by renaming new ones over them",
+           "{} '{}' was shortened while it was in use: it ends at byte {}, and had {} bytes when "
+           "it was opened; restore it; to replace a file in use, rename a new one over it",
            role_.what, path_, status.st_size, size_);
     }
     offset += count;

@@ -112,7 +112,7 @@ MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
   mapped.guard_ = MappingGuard(
       mapped.bytes(), role.kind,
       fmt::format("{} '{}' cannot be read any more: it was shortened while it was in use, or its "
-                  "disk failed; replace files by renaming new ones over them",
+                  "disk failed; to replace a file in use, rename a new one over it",
                   role.what, path));
   return mapped;
 }

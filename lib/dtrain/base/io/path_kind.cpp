@@ -75,9 +75,10 @@ void wait_for_path(const std::string& path) {
   retry_task([&](int) {
     std::error_code error;
     if (fs::exists(path, error) || error) return;  // other errors are reported when it is opened
-    throw StorageError(
-        fmt::format("'{}' does not exist, but an earlier attempt had it: check its mount", path),
-        ENOENT);
+    throw StorageError(fmt::format("'{}' does not exist, but an earlier attempt of this job used "
+                                   "it: check that its file system is mounted",
+                                   path),
+                       ENOENT);
   });
 }
 

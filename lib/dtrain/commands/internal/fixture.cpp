@@ -102,8 +102,8 @@ void check_tensors(const SafetensorsFile& file, const Shapes& shapes) {
     const auto optional = shapes.optional.find(view.name);
     if (optional == shapes.optional.end()) {
       base::fail(base::ErrorKind::checkpoint,
-                 "{}: '{}' is no tensor of a fixture of this model, so nothing is compared with "
-                 "it; leave it out",
+                 "{}: tensor '{}' does not belong in a fixture of this model, so it would not be "
+                 "compared; remove it",
                  file.path(), view.name);
     }
     check_shape(file, view, optional->second);
@@ -166,9 +166,10 @@ std::map<std::string, double> read_noise(const std::string& path) {
     const auto entry = cases.find(fixture.stem().string());
     return entry == cases.end() ? std::map<std::string, double>{} : noise_of(*entry);
   } catch (const nlohmann::json::exception& error) {
-    base::fail(base::ErrorKind::checkpoint,
-               "{}: cannot be read as the rounding of {} ({}); remove it or write it anew",
-               beside.string(), path, error.what());
+    base::fail(
+        base::ErrorKind::checkpoint,
+        "{}: cannot be read as the rounding-noise file of {} ({}); remove it or generate it again",
+        beside.string(), path, error.what());
   }
 }
 
@@ -215,9 +216,10 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
   trajectory.grad_norm_fp64 = run.at("grad_norm_fp64").get<std::vector<double>>();
   for (const auto* values : {&trajectory.loss, &trajectory.loss_fp64, &trajectory.grad_norm_fp64}) {
     if (values->size() >= trajectory.steps.size()) continue;
-    base::fail(base::ErrorKind::data,
-               "{}: run '{}' has {} losses or norms for {} steps of offsets; give one for each",
-               path, name, values->size(), trajectory.steps.size());
+    base::fail(
+        base::ErrorKind::data,
+        "{}: run '{}' has {} losses or norms, but offsets for {} steps; give one value per step",
+        path, name, values->size(), trajectory.steps.size());
   }
   for (const auto& [parameter, values] : run.at("final_param_l2_and_sum_fp64").items()) {
     trajectory.final_l2_fp64[parameter] = values.at(0).get<double>();

@@ -119,13 +119,13 @@ planner::Ranking rank_here(const config::Config& open, const planner::Cluster& s
 std::string describe_choice(const planner::Ranking& ranking, double seconds) {
   const planner::RankedLayout& best = ranking.choices.front();
   std::string text =
-      fmt::format("--strategy auto has chosen {}: {} a step and {} a rank predicted",
+      fmt::format("--strategy auto chose {}: predicted {} per step and {} per rank",
                   best.layout.text(), metrics::format_step_time(best.prediction.seconds()),
                   metrics::format_bytes(best.prediction.memory));
   if (ranking.choices.size() > 1) {
     const planner::RankedLayout& next = ranking.choices[1];
     text +=
-        fmt::format("; {} of {} layouts is next, with {}", next.layout.text(),
+        fmt::format("; next best: {} (of {} layouts), {} per step", next.layout.text(),
                     ranking.choices.size(), metrics::format_step_time(next.prediction.seconds()));
   }
   return fmt::format("{}; chosen in {}", text, base::readable_time(seconds));
@@ -271,7 +271,7 @@ void choose_microbatch(ChosenLayout& start, Attempt attempt, comm::World& world)
   if (config.batch.microbatch == largest || world.rank() != 0 || start.record.is_quiet) {
     return;
   }
-  base::log_info("microbatch {} in place of {}, which is predicted to need too much memory",
+  base::log_info("using microbatch {} instead of {}, which is predicted to need too much memory",
                  config.batch.microbatch, largest);
 }
 

@@ -52,7 +52,8 @@ param::Arena read_model(const WeightFile& file, const model::Model& model,
   } catch (const base::Error& error) {
     const std::string newest = newest_checkpoint_beside(file.path());
     if (error.kind() != ErrorKind::checkpoint || newest.empty()) throw;
-    base::fail(error.kind(), "{}; the run's newest checkpoint: --from {}", error.what(), newest);
+    base::fail(error.kind(), "{}; to use the run's newest checkpoint instead, give --from {}",
+               error.what(), newest);
   }
 }
 
@@ -114,7 +115,8 @@ std::optional<store::Reader> first_complete(const std::string& run_dir,
       base::log_warning("{}; trying an older one", error.what());
     }
   }
-  base::fail(ErrorKind::checkpoint, "none of the {} checkpoints of '{}' is complete",
+  base::fail(ErrorKind::checkpoint,
+             "none of the {} checkpoints of '{}' is complete; give a model file, or another run",
              checkpoints.size(), run_dir);
 }
 

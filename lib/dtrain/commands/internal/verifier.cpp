@@ -63,8 +63,9 @@ class RowAssignment {
     const std::int64_t parts = num_ranks * deal_.grad_accum;
     if (rows % parts != 0) {
       base::fail(base::ErrorKind::usage,
-                 "{}: {} rows do not divide among {} ranks with --grad-accum {}; use fewer", path,
-                 rows, num_ranks, deal_.grad_accum);
+                 "{}: its {} rows cannot be split evenly among {} ranks with --grad-accum {}; use "
+                 "fewer ranks or a lower --grad-accum",
+                 path, rows, num_ranks, deal_.grad_accum);
     }
     microbatch_ = rows / parts;
   }
@@ -297,7 +298,8 @@ void Verifier::check_final_weights(const Trajectory& trajectory) {
     const std::string& name = model_.parameters[id].name;
     const auto expected = trajectory.final_l2_fp64.find(name);
     if (expected == trajectory.final_l2_fp64.end()) {
-      base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
+      base::fail(base::ErrorKind::data,
+                 "{}: the trajectory has no final norm of tensor '{}'; check --trajectory",
                  config_.verify.trajectory, name);
     }
     const double found = values.to(at::kDouble).cpu().norm().item<double>();

@@ -198,7 +198,7 @@ Settings heads_from_flag(const TensorShapes& tensors, const std::string& encoder
   if (heads == 0) tensors.fail_unspecified("heads", "--heads NH");
   if (all_neurons % heads != 0) {
     base::fail(base::ErrorKind::usage,
-               "--heads {}: '{}{}' of '{}' has {} neurons, no multiple of it", heads,
+               "--heads {}: '{}{}' of '{}' has {} neurons, which is not a multiple of it", heads,
                tensors.prefix, encoder, tensors.path, all_neurons);
   }
   return {.heads = heads, .neurons = all_neurons / heads};

@@ -177,7 +177,8 @@ class StageChecker {
                            message.microbatch};
     const auto known =
         is_send ? send_after(shape_, stage_, pass) : receive_before(shape_, stage_, pass);
-    if (known != message) fail_schedule(stage_, "{} has no counterpart", describe(message));
+    if (known != message)
+      fail_schedule(stage_, "{} has no matching send or receive", describe(message));
     if (is_send) require_before(pass, message);
   }
 
@@ -253,8 +254,8 @@ std::vector<InFlight> check_pipeline_schedule(const PipelineShape& shape,
                                               const std::vector<StageSchedule>& schedules) {
   const auto num_stages = std::ssize(schedules);
   if (num_stages != shape.stages) {
-    base::fail(base::ErrorKind::internal, "pipeline schedule: {} lists for {} stages", num_stages,
-               shape.stages);
+    base::fail(base::ErrorKind::internal, "pipeline schedule: found {} action lists for {} stages",
+               num_stages, shape.stages);
   }
   for (std::int64_t stage = 0; stage < num_stages; ++stage) {
     StageChecker(shape, stage).check(schedules[static_cast<std::size_t>(stage)]);

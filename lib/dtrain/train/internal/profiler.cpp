@@ -65,9 +65,11 @@ void Profiler::finish(std::int64_t step) {
   if (trace_) return end(step);
   const std::int64_t wanted = context_.config.report.profile;
   if (wanted == 0 || is_accounted_for_) return;
-  context_.reporter.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} "
-                                           "steps, and this launch has made fewer",
-                                           wanted, kWarmupSteps));
+  context_.reporter.warn(
+      step,
+      fmt::format(
+          "--profile {} traced no step: tracing begins after {} steps, and this launch made fewer",
+          wanted, kWarmupSteps));
 }
 
 // Warns before the first step, so that nobody waits for a profile in vain.
@@ -77,8 +79,8 @@ void Profiler::warn_if_short(std::int64_t step) {
   if (left >= kWarmupSteps + wanted) return;
   is_accounted_for_ = true;
   context_.reporter.warn(
-      step, fmt::format("--profile {} traces {} steps: it begins after {}, and this launch makes "
-                        "{}; --steps {} gives it all",
+      step, fmt::format("--profile {} traces only {} steps: tracing begins after {} steps, and "
+                        "this launch makes {}; use --steps {} to trace all",
                         wanted, std::max<std::int64_t>(left - kWarmupSteps, 0), kWarmupSteps, left,
                         step + kWarmupSteps + wanted));
 }
@@ -122,10 +124,10 @@ void Profiler::end(std::int64_t step) {
   comm::run_long_on_leader(context_.world, "writing the profile", [&] {
     const auto most = std::ranges::max_element(lost, {}, [](auto& text) { return stoll(text); });
     if (*most != "0") {
-      context_.reporter.warn(
-          step, fmt::format("the profile lacks {} spans and calls of rank {}, for which "
-                            "there was no room: give fewer steps to --profile",
-                            *most, most - lost.begin()));
+      context_.reporter.warn(step,
+                             fmt::format("the profile lacks {} spans and calls of rank {}, because "
+                                         "its buffer was full: give fewer steps to --profile",
+                                         *most, most - lost.begin()));
     }
     write(parts, step);
   });

@@ -208,7 +208,7 @@ TEST_CASE("A message that is not sent, or received too late, is detected") {
       Names("stage 1", "forward of chunk 0, microbatch 0", name_of(Kind::recv_activation)));
   Broken into_nothing;
   into_nothing.stage(1).push_back({Kind::send_activation, 0, 0_m});
-  into_nothing.refused(Names("stage 1", "send activation of chunk 0, microbatch 0", "counterpart"));
+  into_nothing.refused(Names("stage 1", "send activation of chunk 0, microbatch 0", "matching"));
   Broken too_early;
   too_early.exchange(0, {Kind::send_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
   too_early.refused(

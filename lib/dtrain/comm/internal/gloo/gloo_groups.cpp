@@ -33,8 +33,10 @@ constexpr const char* kSameBuild = "start every rank with the same build of dtra
 void require_files(std::int64_t group_size) {
   constexpr std::int64_t kOwn = 8;  // its loop and its listener
   if (base::can_open_files(2 * group_size + kOwn)) return;
-  base::fail(base::ErrorKind::comm, "gloo needs {} more files to connect {} ranks: {}",
-             2 * group_size + kOwn, group_size, std::strerror(EMFILE));
+  base::fail(
+      base::ErrorKind::comm,
+      "gloo needs {} more file descriptors to connect {} ranks: {}; raise the limit (ulimit -n)",
+      2 * group_size + kOwn, group_size, std::strerror(EMFILE));
 }
 
 /// The first line of gloo's error message.
@@ -55,14 +57,14 @@ std::string listen_address(const WorldOptions& options, const Rendezvous& rendez
   if (!names.empty() && net::is_loopback(address) &&
       std::ranges::any_of(rendezvous.addresses, &net::is_remote)) {
     fail(
-        fmt::format("{}: found {}, but ranks on several hosts do not reach each other at the "
-                    "loopback address {}; name another interface, or none",
+        fmt::format("{}: found {}, which has the loopback address {}, but some ranks are on other "
+                    "hosts; name an interface that all hosts can reach, or none",
                     options.interface_source, base::printable(names, 80), address));
   }
   if (address.find('%') != std::string::npos) {
     fail(
-        fmt::format("gloo cannot connect ranks at the link-local address {}; give another "
-                    "MASTER_ADDR, or an --interface that has another address",
+        fmt::format("gloo cannot use the link-local address {}; give another MASTER_ADDR, or an "
+                    "--interface that has another address",
                     address));
   }
   return address;
@@ -86,8 +88,11 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> options_for(
 }
 
 [[noreturn]] void fail_for_unexpected_call(const char* call) {
-  throw base::Error(base::ErrorKind::internal,
-                    fmt::format("gloo makes an unexpected call of its store: {}", call));
+  throw base::Error(
+      base::ErrorKind::internal,
+      fmt::format(
+          "gloo made an unexpected store call: {}; use the version of LibTorch that README names",
+          call));
 }
 
 /// The group member to which one of gloo's store keys belongs.

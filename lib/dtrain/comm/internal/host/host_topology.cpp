@@ -100,8 +100,8 @@ std::string connect_to_leader(std::int64_t rank, HostTopology& topology) {
   topology.member.leader_connection = std::move(reached.connection);
   if (reached.is_same_host) return {};
   return fmt::format(
-      "ranks {} and {} are on different hosts, though both have one boot id (virtual machines of "
-      "one snapshot?)",
+      "ranks {} and {} are on different hosts that have the same boot id (virtual machines cloned "
+      "from one snapshot?)",
       first, rank);
 }
 

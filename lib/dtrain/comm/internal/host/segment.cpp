@@ -57,8 +57,10 @@ Mapping::Mapping(const base::Descriptor& file) {
   void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) {
-    base::fail(ErrorKind::memory, "cannot map {} bytes of shared memory: {}; see ulimit -v", bytes_,
-               std::strerror(errno));
+    base::fail(
+        ErrorKind::memory,
+        "cannot map {} bytes of shared memory: {}; raise the limit on address space (ulimit -v)",
+        bytes_, std::strerror(errno));
   }
   data_ = static_cast<std::byte*>(data);
 }

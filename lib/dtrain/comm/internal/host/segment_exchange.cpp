@@ -34,7 +34,9 @@ struct Address {
   /// Throws: Error{comm} for a text that is too long for a name.
   explicit Address(const std::string& text) {
     if (text.empty() || text.size() >= sizeof name.sun_path) {
-      base::fail(ErrorKind::comm, "\"{}\" is no name of a unix socket",
+      base::fail(ErrorKind::comm,
+                 "cannot connect to the unix socket \"{}\": its name is empty or too long; start "
+                 "every rank with the same build of dtrain",
                  base::printable(text, sizeof name.sun_path));
     }
     name.sun_family = AF_UNIX;
@@ -47,7 +49,8 @@ struct Address {
 
 base::Descriptor unix_socket() {
   base::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", std::strerror(errno));
+  if (socket.get() < 0)
+    base::fail(ErrorKind::comm, "cannot create a unix socket: {}", std::strerror(errno));
   return socket;
 }
 
@@ -219,7 +222,7 @@ ListenSocket open_listen_socket(std::int64_t rank) {
   const Address address(result.name);
   if (::bind(result.socket.get(), address.get(), address.length) != 0 ||
       ::listen(result.socket.get(), SOMAXCONN) != 0) {
-    base::fail(ErrorKind::comm, "no unix socket to listen at: {}", std::strerror(errno));
+    base::fail(ErrorKind::comm, "cannot listen at a unix socket: {}", std::strerror(errno));
   }
   return result;
 }

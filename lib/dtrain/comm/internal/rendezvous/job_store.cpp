@@ -54,10 +54,9 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
                                 rank, size, size_));
   }
   if (rank >= size) {
-    return fail_job(ErrorKind::usage,
-                    fmt::format("a process was started as rank {} of {}; give each its own RANK, "
-                                "from 0",
-                                rank, size));
+    return fail_job(ErrorKind::usage, fmt::format("a process was started as rank {} of {}; give "
+                                                  "each process its own RANK, counting from 0",
+                                                  rank, size));
   }
   if (missing_.erase(rank) == 0) {
     fail_job(ErrorKind::usage,
@@ -91,7 +90,7 @@ void JobStore::join_gather(const std::string& key, const std::vector<std::int64_
   PendingGather& gather = gathers_.try_emplace(key, members).first->second;
   if (gather.members() != members || !gather.join(rank, std::move(value))) {
     fail_job(ErrorKind::comm,
-             fmt::format("rank {} joined {}, whose other members do not expect it", rank, key));
+             fmt::format("rank {} joined {}, but the other members do not list it", rank, key));
   }
   if (gather.values() != nullptr) ++version_;
 }

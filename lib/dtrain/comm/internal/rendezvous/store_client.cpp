@@ -57,7 +57,7 @@ std::string text_of_reply(const std::string& reply) {
   if (error.cause() == Cause::timed_out) {
     fail(ErrorKind::timeout,
          "the store {} accepted the connection but did not answer within {}: rank 0 is stopped or "
-         "busy, or another program holds that port: then choose another MASTER_PORT",
+         "busy; if another program holds that port, choose another MASTER_PORT",
          self.where, time);
   }
   if (what.starts_with("dtrain/")) {

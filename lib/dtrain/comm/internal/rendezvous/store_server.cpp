@@ -41,7 +41,8 @@ StoreServer::StoreServer(Options options)
       handshakes_(handshakes_for(options_)),
       store_(options_.size),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_.get() < 0) base::fail(ErrorKind::comm, "no eventfd: {}", std::strerror(errno));
+  if (wake_.get() < 0)
+    base::fail(ErrorKind::comm, "cannot create an eventfd: {}", std::strerror(errno));
   auto [own, served] = net::connected_pair();
   own_ = std::move(own);
   handshakes_.begin_handshake(std::move(served), net::AuthMethod::inherited);

@@ -246,7 +246,7 @@ void check_folder(comm::ProcessGroup& world, const std::string& run_dir, const s
   }
   const std::string own = fmt::format("{}-{}", job, world.rank());
   if (!check_writable(world, is_first ? "" : write_error(run_dir, own), findings)) return;
-  findings.fact("run folder", fmt::format("{}: all ranks see rank 0's, and can write", run_dir));
+  findings.fact("run folder", fmt::format("{}: visible and writable on all ranks", run_dir));
 }
 
 }  // namespace
@@ -300,7 +300,8 @@ void measure_clocks(comm::World& world, Findings& findings) {
                                        found[0] < 0 ? "behind" : "ahead of", readable(found[1]));
   findings.fact("clocks", (world.size() > 2 ? "the farthest: " : "") + text);
   if (std::abs(found[0]) - found[1] < kMaxOffset) return;
-  findings.problem(base::ErrorKind::usage, text + ": set the machines' clocks, as by chrony");
+  findings.problem(base::ErrorKind::usage,
+                   text + ": synchronise the machines' clocks, for example with chrony");
 }
 
 void measure_all_reduce(comm::World& world, Findings& findings) {

@@ -113,7 +113,7 @@ SchemeCosts scheme_costs(const GradientPart& part, const config::Compression& sc
     case SchemeKind::power_sgd:
       return PowerSgd::costs(part, scheme.max_rank, num_ranks, dtype);
   }
-  base::fail(base::ErrorKind::internal, "no scheme of compression");
+  base::fail(base::ErrorKind::internal, "unknown compression scheme");
 }
 
 std::unique_ptr<Scheme> make_scheme(const GradientPart& part, const config::Compression& scheme,
@@ -131,7 +131,7 @@ std::unique_ptr<Scheme> make_scheme(const GradientPart& part, const config::Comp
     case SchemeKind::power_sgd:
       return std::make_unique<PowerSgd>(part, scheme.max_rank, group, dtype, allocate);
   }
-  base::fail(base::ErrorKind::internal, "no scheme of compression");
+  base::fail(base::ErrorKind::internal, "unknown compression scheme");
 }
 
 std::vector<GradientPart> gradient_parts(const param::ArenaLayout& layout, param::ShardId shard,
