@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
-/// Entries of a folder that are `prefix` and, with digits_only, a number.
+/// Counts the entries of a folder whose names begin with `prefix`; with digits_only, only digits
+/// may follow.
 int count_entries(const char* folder, std::string_view prefix, bool digits_only) {
   int count = 0;
   std::error_code error;
@@ -44,7 +45,7 @@ bool is_executable_file(const std::string& path) {
          ::access(path.c_str(), X_OK) == 0;
 }
 
-/// Names and values.
+/// Environment variables, as names and values.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 /// OMP_NUM_THREADS of a rank.
@@ -142,10 +143,10 @@ std::vector<std::string> environment_of(const PreparedJob& job, const RankStart&
     const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));
     const bool is_own = std::ranges::find(own, name, &Variables::value_type::first) != own.end();
-    // The ranks of several nodes have a secret of their own.
+    // The ranks of several nodes get their own secret, in DTRAIN_JOB_TOKEN.
     const bool is_replaced = name == "DTRAIN_JOB_TOKEN_FILE" && !job.placement.rank_token.empty();
-    // A dtrun inside a rank of another launcher must not hand on the outer one's descriptors, nor
-    // the file where that looks for the outer rank's failure.
+    // If dtrun itself runs in a rank of another launcher, its ranks must not inherit that
+    // launcher's descriptors, nor the file in which it looks for its rank's error.
     const bool is_outer = name == "TORCHELASTIC_ERROR_FILE" || name.starts_with("DTRUN_");
     if (!is_own && !is_replaced && !is_outer) result.emplace_back(text);
   }

@@ -164,7 +164,7 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
         write_error_for_a_while(error_line(options, message));  // the other nodes wait for this one
         report_start_failure(*nodes, options, failure, message);
       });
-  nodes.reset();  // the supervisor's alone from here on: others see it close when that one dies
+  nodes.reset();  // only the supervisor keeps the connections, so the other nodes see its death
   return job ? run_under_watchdog(*std::move(job), &supervise) : status;
 }
 

@@ -31,7 +31,7 @@ std::optional<double> seconds_in(std::string_view value) {
 
 int default_num_ranks(const SlurmStep& step) {
   if (step.gpus > 0) return static_cast<int>(step.gpus);
-  // Without a plugin that binds tasks to cores, SLURM's number alone says which part is theirs.
+  // If no plugin binds tasks to cores, only SLURM's number gives a task's share of them.
   const std::int64_t usable = dtrain::base::usable_cores();
   return static_cast<int>(step.cores > 0 ? std::min(step.cores, usable) : 1);
 }

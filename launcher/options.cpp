@@ -22,13 +22,13 @@ using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 using dtrain::base::split;
 
-/// One option: its help, and what it does to the options.
+/// One option: its help, and the function that applies it to the options.
 struct OptionRow {
   const char* names;  // with dashes and commas, the long one first
   const char* value;  // placeholder in the help; empty: a switch
-  const char* help;   // empty: accepted for torchrun's sake
+  const char* help;   // empty: accepted for torchrun compatibility
   void (*apply)(Options& options, std::string_view name, std::string_view value);
-  bool is_of_nodes = false;  // says which nodes there are
+  bool is_of_nodes = false;  // describes the nodes of the job
 
   [[nodiscard]] std::string name() const {
     const std::string_view all = names;
@@ -44,7 +44,7 @@ constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 /// Ignores an option that torchrun needs and dtrun does not, or that is parsed separately.
 void accept(Options&, std::string_view, std::string_view) {}
 
-/// Sets `field` to what `read` makes of the option's name and value.
+/// Sets `field` to read(name, value).
 template <auto field, auto read>
 void set(Options& options, std::string_view name, std::string_view value) {
   options.*field = read(name, value);
@@ -203,14 +203,14 @@ Given take_options(const CLI::App& app, std::span<const std::string> words, Opti
       for (const std::string& value : values) row.apply(options, name, value);
       given.push_back(row.name());
     }
-    // Whatever the environment says of several.
+    // Overrides an environment that describes several nodes.
     has_one_node = is_given(given, "--standalone") || is_given(given, "--emulate-nodes") ||
                    (is_given(given, "--nnodes") && options.num_nodes == 1);
   }
   return given;
 }
 
-/// The program and its arguments, which stand after the options.
+/// The program and its arguments, which follow the options.
 std::vector<std::string> program_of(const CLI::App& app) {
   std::vector<std::string> words = app.remaining();
   if (words.empty() || !words.front().starts_with('-')) return words;
@@ -244,8 +244,8 @@ void take_endpoint(Options& options, Given& given) {
   given.emplace_back("--master-addr");
 }
 
-/// Operators set WORLD_SIZE where they mean a job of several nodes; without more each dtrun would
-/// run one of its own.
+/// Kubernetes operators set WORLD_SIZE for jobs of several nodes; without further options each
+/// dtrun would run a separate job.
 std::string warning_on(const Options& options) {
   const std::string inherited = environment_value("WORLD_SIZE");
   const bool is_within_job = !environment_value("DTRUN_CONTROL_FD").empty();
@@ -260,7 +260,7 @@ std::string warning_on(const Options& options) {
       inherited, own, own == 1 ? "" : "s");
 }
 
-/// The address of node 0 stands alone: no port, no brackets.
+/// Rejects an address of node 0 with a port or brackets.
 void check_master_addr(const std::string& address) {
   if (address.find('[') != std::string::npos) {
     fail(ErrorKind::usage, "--master-addr: found '{}'; leave out the brackets{}", address,
@@ -271,7 +271,7 @@ void check_master_addr(const std::string& address) {
   }
 }
 
-/// Without --nnodes the job is one node's, and needs no word of others.
+/// Rejects --node-rank without --nnodes, unless it can mean a job of one node.
 void check_one_node(const Options& options, const Given& given) {
   if (is_given(given, "--nnodes") || !is_given(given, "--node-rank")) return;
   if (options.node_rank == 0 && !is_given(given, "--master-addr")) return;
@@ -290,7 +290,7 @@ std::vector<std::string> notes_on(const Options& options, const Given& given) {
     note("--rdzv-timeout", "there is one node");
     note("--heartbeat-timeout", "there is one node");
   }
-  // Elsewhere node 0's count, and one command line may serve all nodes.
+  // On other nodes, node 0's values apply, and all nodes may share one command line.
   if (options.node_rank == 0 && options.max_restarts == 0)
     note("--restart-backoff", "there is no --max-restarts");
   return notes;

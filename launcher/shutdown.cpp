@@ -16,7 +16,7 @@ using Duration = JobState::Duration;
 // the logs.
 constexpr auto kOrphanKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
-// For a disk of logs that does not answer.
+// Limit for a log disk that does not respond.
 constexpr auto kLogLimit = 150ms;
 // After a clean end, how long a full disk may take to have room again.
 constexpr auto kFullDiskTimeout = 1000ms;
@@ -117,7 +117,7 @@ void Shutdown::kill_orphans() { kill_descendants(kOrphanKillLimit, reap_ranks_);
 void Shutdown::finish_output(const Moment& now) {
   output_.finish(state_.ranks.all());
   ranks_.adopt_orphan_ends();
-  // After a clean end a slow disk is waited for, as by any program.
+  // After a clean end dtrun waits for a slow disk, as any program does.
   const bool is_clean = state_.verdict.clean();
   enter(Step::writing_logs, is_clean ? std::nullopt : std::optional<Duration>(kLogLimit), now);
 }
@@ -127,7 +127,7 @@ void Shutdown::finish_logs(const Moment& now) {
   output_.print_report(state_.verdict, state_.ranks.all(), state_.placement);
   const bool patient = state_.verdict.clean() && written;
   output_.console().finish(patient ? kFullDiskTimeout : kDrainLimit / 5);
-  // After a clean end a reader who pauses is waited for, too.
+  // After a clean end dtrun also waits for a reader that pauses.
   const auto limit = written ? kDrainLimit : kDrainLimit - kLogLimit;
   enter(Step::draining, patient ? std::nullopt : std::optional<Duration>(limit), now);
 }

@@ -82,8 +82,7 @@ AttemptResult Supervisor::run() {
 
 void Supervisor::start_ranks() {
   ranks_.start(job_, watchdog_.original_mask, output_.console(), output_.logs());
-  job_.rendezvous =
-      {};  // the ranks alone hold it from here on, so that they notice each other's ends
+  job_.rendezvous = {};  // only the ranks keep the socket, so that each notices when another ends
   for (const Rank& rank : state_.ranks.own()) {
     loop_.watch(rank.pidfd.get(), {.source = Source::rank_end, .rank = rank.index});
     loop_.watch(rank.control.get(), {.source = Source::rank_control, .rank = rank.index});
@@ -126,7 +125,7 @@ void Supervisor::handle(const Event& event) {
     case Source::child_stops:
       return on_child_stops();
     case Source::console:
-      return output_.console().waker()->clear();  // advance() writes on
+      return output_.console().waker()->clear();  // advance() continues to write
     case Source::nodes: {
       std::vector<NodeEvent> events = nodes_.take();
       auto next = events.begin();
@@ -168,7 +167,7 @@ void Supervisor::advance() {
   carry_out_decisions();
   if (has_ended) shutdown_.begin(now);
   shutdown_.advance(clock_.now());
-  // Ranks that are to save or to end must not wait for a reader or a disk.
+  // Ranks that save or exit must not wait for a reader or a disk.
   const bool ends = !state_.verdict.clean() || state_.phase == Phase::exiting;
   if (output_.update_back_pressure(ends) && !shutdown_.has_taken_output()) {
     if (!output_.has_back_pressure()) judge_.reset_hang_timers(now);

@@ -31,7 +31,7 @@ namespace {
 using dtrain::base::Clock;
 
 /// Reads the pending signals. Returns the first that asks the job to stop, SIGKILL if the watchdog
-/// is gone; else 0.
+/// has exited, or 0.
 int take_stop_request(const WatchdogLink& watchdog) {
   pollfd entry{watchdog.signals.get(), POLLIN, 0};
   if (::poll(&entry, 1, 0) <= 0) return 0;
@@ -90,8 +90,8 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.committed = order.committed;
   job.placement.master_port = order.master_port;
   job.nodes->begin_attempt(job.attempt);
-  // Before the log folders, whose disk may be slow: a launcher that starts its ranks may be silent
-  // for longer than one that is between attempts.
+  // Precedes the log folders, whose disk may be slow: other nodes tolerate a longer silence of a
+  // launcher that starts its ranks than of one between attempts.
   if (job.placement.node_rank == 0) job.nodes->send_to_all(NodeMessage::restart, encode(order));
   const std::string why_no_logs = job.folder.begin_attempt(job.attempt);
   if (!why_no_logs.empty()) say(job.options, {"warning: " + why_no_logs});
@@ -133,7 +133,7 @@ NextStep wait_for_order(const PreparedJob& job, const WatchdogLink& watchdog, in
       if (event->kind != NodeMessage::restart) continue;
       const auto order = decode_restart(event->body);
       if (!order) return status;
-      job.nodes->put_back({std::next(event), events.end()});  // of the next attempt
+      job.nodes->put_back({std::next(event), events.end()});  // they belong to the next attempt
       return *order;
     }
     if (!job.nodes->has_peers()) return status;
@@ -156,7 +156,7 @@ int run_following_node(PreparedJob& job, const WatchdogLink& watchdog) {
   Stragglers stragglers;
   for (;;) {
     const AttemptResult end = Supervisor(job, watchdog, steps, stragglers).run();
-    // Node 0 may not have heard of a request that came while the job was being ended.
+    // Node 0 may not know of a stop request that came while the job was ending.
     if (asks_to_stop(end.request)) {
       job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
     }
@@ -212,13 +212,13 @@ void write_beside_heartbeats(const PreparedJob& job, const std::string& path,
     dtrain::base::write_atomically(path, dtrain::base::ErrorKind::checkpoint, text);
   });
   while (done.wait_for(kBetweenChecks) == std::future_status::timeout) {
-    (void)job.nodes->take();  // the job is over, whatever they say
+    (void)job.nodes->take();  // discards the messages: the job is over
   }
   done.get();
 }
 
-/// Ends a job that was asked to stop instead of a restart, like a dtrain that was asked to stop:
-/// writes the run's requeue file. Returns the job's status, which is the failure's if that fails.
+/// Ends a job that was asked to stop instead of restarting: writes the run's requeue file, as
+/// dtrain does when it stops. Returns the job's status, or the failure's status if writing fails.
 int end_interrupted(const PreparedJob& job, const History& history, RestartDecision& decision,
                     std::int64_t committed) {
   using dtrain::base::ErrorKind;
@@ -239,7 +239,7 @@ int end_interrupted(const PreparedJob& job, const History& history, RestartDecis
 }
 
 /// Returns whether a failure to start the ranks may be transient: the storage may recover, or other
-/// programs may end. For other nodes such a failure is the loss of this one.
+/// programs may end. The other nodes see such a failure as the loss of this node.
 bool may_start_later(const PreparedJob& job, const dtrain::base::Error& error) {
   using dtrain::base::ErrorKind;
   const bool is_transient =
@@ -303,7 +303,7 @@ int run_attempts(PreparedJob job, WatchdogLink watchdog) {
   History history;
   const auto start = Clock::now();
   JobOutcome last;
-  std::exception_ptr failure;  // its line follows the report
+  std::exception_ptr failure;  // its line is printed after the report
   try {
     last = run_coordinator(job, watchdog, steps, history);
   } catch (const std::exception& error) {

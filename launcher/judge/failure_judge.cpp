@@ -16,8 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 using Duration = JobState::Duration;
 
-// Attribution + --abort-grace + kill + what the ranks have started + output end within 3 s of a
-// failure at the default grace of 2 s (launcher/shutdown.cpp has the last two).
+// With the default --abort-grace of 2 s, a job ends within 3 s of a failure: attribution, grace,
+// kill, helper processes and output (launcher/shutdown.cpp limits the last two).
 constexpr auto kAttributionWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // what exceeds the first is deducted from --abort-grace
 constexpr auto kResponseWindow = 800ms;   // likewise
@@ -25,7 +25,7 @@ constexpr auto kKillLimit = 300ms;
 // A killed rank that holds much memory or a device may take seconds to give it back.
 constexpr auto kSlowEndLimit = 10s;
 
-/// Returns whether the culprit's end explains those of the other ranks: it does not blame another.
+/// True if the culprit failed by itself, that is, without blaming another rank.
 bool is_own_failure(const Rank& culprit) {
   return culprit.stopped || !culprit.hang.empty() || !culprit.end || !culprit.end->blames_another();
 }
@@ -113,7 +113,7 @@ void FailureJudge::send_abort(const AbortOrder& order, const Moment& now) {
 
 void FailureJudge::abort_ordered(const AbortOrder& order, const Moment& now) {
   if (state_.phase >= Phase::aborting) return;
-  // Replaced by node 0's result, if that still comes.
+  // Node 0's result replaces this one if it still arrives.
   state_.verdict.result =
       JobResult{.status = order.status,
                 .failed = true,
@@ -126,12 +126,13 @@ void FailureJudge::node_lost(NodeFailure failure, const Moment& now) {
   Verdict& verdict = state_.verdict;
   verdict.has_lost_node = true;
   for (Rank& rank : state_.ranks.all()) {
-    // Without node 0 nothing is known of the other nodes either.
+    // Without node 0 the state of all other nodes is unknown.
     const bool is_unknown = state_.is_coordinator() ? rank.node == failure.node
                                                     : rank.node != state_.placement.node_rank;
     if (is_unknown && !rank.end) rank.lost = true;
   }
-  if (!state_.is_coordinator()) state_.decide(CloseNodeLink{});  // node 0 decides nothing any more
+  // Node 0 is lost, so it decides nothing more.
+  if (!state_.is_coordinator()) state_.decide(CloseNodeLink{});
   if (!state_.is_undisturbed()) {
     // A rank that ended because of another's failure does not explain the end of the job.
     if (!verdict.culprit || is_own_failure(state_.ranks.at(*verdict.culprit))) return;
@@ -146,7 +147,8 @@ void FailureJudge::node_lost(NodeFailure failure, const Moment& now) {
 // --- a job that hangs ----------------------------------------------------------------------------
 
 void FailureJudge::heartbeat(const Rank& rank, std::int64_t step_before, const Moment& now) {
-  // A rank that is busy in the same step saves, or is slow to exit, for example because of a disk.
+  // A rank that is busy within one step is saving, or is slow to exit, for example because of a
+  // disk.
   const bool is_busy = rank.step == step_before;
   const bool may_take_longer = state_.phase == Phase::stopping ||
                                (state_.phase == Phase::exiting && state_.is_coordinator());
@@ -268,7 +270,8 @@ void FailureJudge::kill_ordered(int signal, const Moment& now) {
   kill_ranks(now);
 }
 
-// Once, for ranks that free much memory, if a restart may follow or a user stopped the job.
+// Extends the timeout once, for ranks that free much memory, if a restart may follow or a user
+// stopped the job.
 bool FailureJudge::extend_kill_timeout(const Moment& now) {
   const Verdict& verdict = state_.verdict;
   const bool may_restart = state_.options.max_restarts > 0 && verdict.failed() &&

@@ -70,8 +70,7 @@ bool names_one(const GroupCall& call, int rank, const std::vector<bool>& ranks) 
 }
 
 /// For each rank, its first open call that waits for one of `ranks`; nullptr if none does. Takes
-/// one pass over all calls: with hundreds of ranks in a circle there are too many pairs to look at
-/// each.
+/// one pass over all calls: a deadlock of hundreds of ranks has too many pairs of calls to compare.
 std::vector<const GroupCall*> waiting_calls(const Records& records, const Groups& groups,
                                             const std::vector<bool>& ranks) {
   const auto last = last_calls(groups, ranks);
@@ -263,7 +262,7 @@ void HangWatch::reset_silent_timers(const std::vector<Rank>& ranks, Time now) {
   }
 }
 
-// Heartbeats only postpone the end of a silence, so the last result stays valid for a while.
+// Heartbeats can only postpone the hang timeout, so the last result stays valid until then.
 std::optional<int> HangWatch::find_silent(const std::vector<Rank>& ranks, Time now) {
   constexpr std::chrono::milliseconds kBetweenChecks(100);
   if (silence_ && now < silence_->until && now - checked_ < kBetweenChecks) return std::nullopt;

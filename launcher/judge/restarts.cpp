@@ -30,7 +30,7 @@ bool is_permanent(int status) {
                              [&](ErrorKind kind) { return static_cast<int>(kind) == status; });
 }
 
-/// Errors of the storage: a mount or a server may come back, however long that takes.
+/// Storage errors: a mount or server may return, however long that takes.
 bool is_transient(int status) {
   return status == static_cast<int>(dtrain::base::ErrorKind::checkpoint);
 }
@@ -51,7 +51,7 @@ std::string attempt_line(std::size_t number, const AttemptResult& end) {
   return text;
 }
 
-/// Empty where the program reports no steps.
+/// Empty if the program reports no steps.
 std::string measures(const History& history) {
   std::vector<Seconds> recoveries;
   for (const AttemptResult& end : history.attempts) {

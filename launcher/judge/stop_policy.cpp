@@ -29,8 +29,8 @@ void StopPolicy::user_signal(int signal, const Moment& now) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return state_.decide(NotifyRanks{signal});
   const bool is_second_interrupt = signal == SIGINT && std::exchange(is_interrupted_, true);
   const bool saves = verdict.stop_signal != 0 && !verdict.failed();
-  // A single Ctrl-C leaves ranks that another signal has stopped their time to save. Each launcher
-  // of a job may get the same one, and hear of it from another first.
+  // After another stop signal, a single Ctrl-C does not shorten the time to save. Each launcher of
+  // a job may get the same Ctrl-C, and may first hear of it from another launcher.
   const bool kills = signal == SIGQUIT || (signal == SIGINT && (!saves || is_second_interrupt));
   if (state_.phase == Phase::shutdown) return state_.decide(HurryShutdown{.kills = kills});
   if (first) verdict.stop_signal = signal;
@@ -48,7 +48,7 @@ void StopPolicy::stop_ranks(int signal, const Moment& now) {
       "stopping because of {}; the ranks get SIGTERM and have {} to save{}", signal_name(signal),
       dtrain::base::readable_time(state_.options.stop_grace.count()),
       signal == SIGINT ? " (a second Ctrl-C kills at once)" : "")});
-  // The program may lie below a shell.
+  // The program may be the child of a shell.
   state_.decide(
       SignalRanks{.signals = {SIGTERM, SIGCONT}, .line = fmt::format("stop {}\n", signal)});
   state_.enter(Phase::stopping, state_.options.stop_grace, now);

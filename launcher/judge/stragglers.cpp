@@ -50,7 +50,7 @@ std::string Stragglers::sample(const std::vector<Rank>& ranks, Time now) {
 void Stragglers::compare(const std::vector<Rank>& ranks, double elapsed) {
   constexpr double kMicrosecond = 1e-6;
   ++samples_;
-  std::vector<double> waits;  // seconds a step
+  std::vector<double> waits;  // seconds per step
   for (const Rank& rank : ranks) {
     const Progress& before = last_progress_[waits.size()];
     waits.push_back(static_cast<double>(rank.waited_us - before.waited_us) * kMicrosecond /

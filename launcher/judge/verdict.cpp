@@ -13,8 +13,8 @@
 namespace launcher {
 namespace {
 
-/// Returns whether what the rank met is its own, however early: others have more memory, or a
-/// device.
+/// True if the error may concern this rank alone, even at the start: other ranks may have more
+/// memory, or a device.
 bool error_is_of_rank(const ReportedError& error) {
   using dtrain::base::ErrorKind;
   return error.status == static_cast<int>(ErrorKind::memory) ||
@@ -35,23 +35,24 @@ std::string reason_of(const Rank& culprit) {
            "itself";
   }
   if (culprit.error.last_lines().empty() || !explains_itself(culprit)) return "";
-  const bool by_signal = culprit.end && culprit.end->by_signal;  // what it wrote is no reason then
+  // The output of a rank that a signal killed does not give the reason.
+  const bool by_signal = culprit.end && culprit.end->by_signal;
   return (by_signal ? "; the last line of its standard error: " : ": ") +
          dtrain::base::printable(culprit.error.last_lines().back());
 }
 
-/// "pid 12 ", with the space; nothing for a rank that its node has not reported yet.
+/// "pid 12 ", with the space; empty if its node has not reported the rank yet.
 std::string pid_of(const Rank& rank) {
   return rank.pid > 0 ? fmt::format("pid {} ", rank.pid) : std::string();
 }
 
-/// "pid 12 on hosta", and of which node.
+/// "pid 12 on hosta"; with several nodes also the node.
 std::string place_of(const Rank& rank, const Placement& placement) {
   if (!placement.has_several_nodes()) return fmt::format("{}on {}", pid_of(rank), host_name());
   return fmt::format("{}on {}, node {}", pid_of(rank), placement.node(rank.node).host, rank.node);
 }
 
-/// The ranks of a lost node cannot be told apart.
+/// The ranks of a lost node fail together, so all are named.
 std::string line_of_lost(const Verdict& verdict, const Placement& placement) {
   const NodePlace& place = placement.node(verdict.lost->node);
   const int last_rank = place.first_rank + place.num_ranks - 1;
@@ -103,7 +104,7 @@ std::string describe(const RankEnd& end) {
 std::string describe(const Rank& rank) {
   if (!rank.hang.empty()) return rank.hang;
   if (rank.stopped) return "was stopped (SIGSTOP or the like)";
-  // Its own line tells for whom it waited.
+  // The rank's own error line names the rank that it waited for.
   const bool gave_up = rank.end && rank.end->timed_out() && rank.reported_error;
   if (gave_up) return fmt::format("gave up waiting (status {})", rank.end->code);
   return rank.end ? describe(*rank.end) : "is running";

@@ -24,7 +24,7 @@ std::optional<CpuList> list_in(const std::string& path) {
   return dtrain::base::parse_cpu_list(line);
 }
 
-// Nodes of CPUs. A kernel without NUMA lists none: all are on node 0.
+// The NUMA node of each CPU. Empty on a kernel without NUMA: all CPUs are on node 0.
 std::map<int, int> read_nodes(const std::string& system) {
   std::map<int, int> node_of;
   for (const int node : list_in(system + "/node/online").value_or(CpuList{})) {
@@ -34,7 +34,7 @@ std::map<int, int> read_nodes(const std::string& system) {
   return node_of;
 }
 
-// The CPUs of each core, cores of a node side by side.
+// The CPUs of each core, with the cores ordered by NUMA node.
 std::vector<CpuList> cores_of(const std::vector<Cpu>& cpus) {
   std::map<std::pair<int, int>, CpuList> cores;  // by node and core
   for (const Cpu& cpu : cpus) cores[{cpu.node, cpu.core}].push_back(cpu.number);

@@ -41,7 +41,7 @@ Pipe make_control() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-/// Before each line of a rank: "[3] ", "[hostb:3] ", "[node1:3] ".
+/// Prefix of each line of a rank's output: "[3] ", "[hostb:3] ", "[node1:3] ".
 std::string prefix_of(const PreparedJob& job, int node, int index) {
   if (job.options.emulate_nodes > 0) return fmt::format("[node{}:{}] ", node, index);
   const Placement& placement = job.placement;
@@ -76,7 +76,8 @@ RankStreamOptions stream_options(const PreparedJob& job, int index, Stream strea
   return result;
 }
 
-/// Rank 0 reads dtrun's input, unless that is a terminal: a rank is not in its foreground.
+/// Rank 0 reads dtrun's input, unless that is a terminal: ranks are not in its foreground process
+/// group.
 Descriptor input_of(int index) {
   if (index == 0 && ::isatty(STDIN_FILENO) != 1) {
     return Descriptor(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
@@ -202,7 +203,7 @@ void LocalRanks::kill() {
   for (const Rank& rank : table_.own()) {
     if (!rank.running()) continue;
     ::kill(-rank.pid, SIGKILL);
-    ::kill(rank.pid, SIGKILL);  // where it has left its group
+    ::kill(rank.pid, SIGKILL);  // in case it has left its process group
   }
 }
 
@@ -224,7 +225,7 @@ void LocalRanks::reap_orphans(std::int64_t now_ns, bool counts) {
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
     const bool is_rank = std::ranges::any_of(
         table_.own(), [&](const Rank& rank) { return rank.running() && rank.pid == info.si_pid; });
-    if (is_rank) return;  // its own event comes; the order of deaths is epoll's
+    if (is_rank) return;  // its own event follows, in the order of the deaths
     const RankEnd end{now_ns, info.si_code != CLD_EXITED, info.si_status};
     const pid_t group = ::getpgid(info.si_pid);
     for (Rank& rank : table_.own()) {

@@ -25,7 +25,7 @@ using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
-// Both families have the port at one place.
+// The port has the same offset in both families.
 static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
 
 /// An address and port of TCP, of either family.
@@ -53,7 +53,7 @@ Address any_address(int family, int port) {
   return address;
 }
 
-/// The first address that a name, or a numeric address, stands for; IPv4 ones come first.
+/// The first address of a name or numeric address; IPv4 addresses come first.
 Address resolve(const std::string& host, int port) {
   std::string reason;
   const dtrain::net::Addresses found = dtrain::net::resolve(host, port, reason);
@@ -72,38 +72,40 @@ Address resolve(const std::string& host, int port) {
 
 // --- a claim -------------------------------------------------------------------------------------
 
-/// Names the process at the other end; nothing if it is another user's, who may hold any name.
+/// Describes the process at the other end; empty if another user owns it, since anybody may bind
+/// any name.
 std::string holder_at(const Descriptor& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
   if (peer.uid != ::geteuid()) return {};
-  // A container that shares the network may have processes that have no number here.
+  // A process in another container on the same network may have no pid in this PID namespace.
   return peer.pid == 0 ? "another dtrun" : fmt::format("another dtrun (pid {})", peer.pid);
 }
 
-/// One attempt to take the name, or to learn who has it.
+/// Tries once to bind the name or to find its holder.
 ///
-/// Returns: nothing while its holder is between taking the name and listening, or is ending.
+/// Returns: empty while the holder has bound the name but does not listen yet, or is exiting.
 std::optional<PortClaim> try_claim(const sockaddr_un& name, socklen_t size) {
   const auto* const address = reinterpret_cast<const sockaddr*>(&name);
   PortClaim claim{Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), {}};
   if (::bind(claim.socket.get(), address, size) == 0) {
-    ::listen(claim.socket.get(), SOMAXCONN);  // so that another dtrun can ask whose it is
+    ::listen(claim.socket.get(), SOMAXCONN);  // another dtrun connects to find the holder
     return claim;
   }
   if (errno != EADDRINUSE) return PortClaim{};
   if (::connect(claim.socket.get(), address, size) == 0) {
     return PortClaim{{}, holder_at(claim.socket)};
   }
-  // Nobody takes in those who ask, so their queue may be full.
+  // The holder accepts no connections, so its backlog may be full.
   if (errno == EAGAIN) return PortClaim{{}, "another dtrun"};
   if (errno == ECONNREFUSED) return std::nullopt;
   return PortClaim{};
 }
 
 PortClaim claim_port(const Address& address) {
-  // An abstract name goes with its process, and is known where the port is: in one network.
+  // An abstract name disappears with its process and, like the port, belongs to one network
+  // namespace.
   const std::string text = fmt::format("dtrun-port-{}:{}", address.text(), address.port());
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
@@ -144,7 +146,7 @@ int try_to_listen(const Address& address, Descriptor& listener) {
   return listener && ::listen(listener.get(), SOMAXCONN) == 0 ? 0 : errno;
 }
 
-/// At all addresses of both families, or of IPv4 alone where the machine has no IPv6.
+/// Listens at all addresses of both families, or of IPv4 only if the machine has no IPv6.
 int try_to_listen_everywhere(int port, Descriptor& listener) {
   const int error = try_to_listen(any_address(AF_INET6, port), listener);
   if (error == 0 || error == EADDRINUSE) return error;
@@ -173,7 +175,7 @@ ReservedPort reserve_port(const std::string& address, int port) {
   }
   reserved.port = static_cast<int>(dtrain::net::port_of(reserved.socket));
   name.set_port(reserved.port);
-  if (port == 0) reserved.claim = claim_port(name);  // against a dtrun that is given this number
+  if (port == 0) reserved.claim = claim_port(name);  // so that no other dtrun uses this port
   return reserved;
 }
 
@@ -181,7 +183,7 @@ NodeListener listen_for_nodes(const std::string& host, int port) {
   const Address address = resolve(host, port);
   const bool is_own_name = host != "localhost" && host != address.text();
   Descriptor listener;
-  // The system lets anybody listen at a port that another dtrun only holds.
+  // The kernel lets any process listen at a port that another dtrun has only bound.
   PortClaim claim = claim_port(address);
   const int error = !claim.holder.empty() ? EADDRINUSE
                     : is_own_name && dtrain::net::is_loopback(address.text())

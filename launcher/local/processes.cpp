@@ -49,11 +49,12 @@ std::string read_proc(pid_t pid, const char* name) {
   return text;
 }
 
-/// By /proc/PID/stat; without a parent when it is gone.
+/// Parses /proc/PID/stat; returns no parent if the process is gone.
 Process look_at(pid_t pid) {
   Process process{.pid = pid};
   const std::string text = read_proc(pid, "stat");
-  // "PID (NAME) STATE PARENT GROUP ...": the name may hold anything, so look for its last bracket.
+  // "PID (NAME) STATE PARENT GROUP ...": NAME may contain any characters, so parsing starts at the
+  // last parenthesis.
   const auto bracket = text.rfind(')');
   if (bracket == std::string::npos) return process;
   std::sscanf(text.c_str() + bracket + 1, " %c %d %d", &process.state, &process.parent,
@@ -61,7 +62,7 @@ Process look_at(pid_t pid) {
   return process;
 }
 
-/// A /proc of another PID namespace has other numbers, and signals would go astray.
+/// The /proc of another PID namespace has other pids, so signals would reach the wrong processes.
 bool proc_is_ours() {
   char text[32] = "";
   return ::readlink("/proc/self", text, sizeof(text) - 1) > 0 && std::atoi(text) == ::getpid();
@@ -95,7 +96,8 @@ bool handles(pid_t pid, int signal) {
   return ((caught >> (signal - 1)) & 1) != 0;
 }
 
-/// In one read, where the kernel lists them: a look at all processes of a busy machine takes long.
+/// Reads the kernel's list of children if there is one: scanning all processes of a busy machine is
+/// slow.
 void kill_children() {
   if (!proc_is_ours()) return;
   const pid_t own = ::getpid();
@@ -147,7 +149,7 @@ bool kill_descendants(std::chrono::milliseconds limit, const std::function<void(
   const auto deadline = dtrain::base::Clock::now() + limit;
   kill_children();
   while (has_children()) {
-    // Again and again: one may fork between the look and the kill.
+    // Repeats, because a process may fork between the scan and the kill.
     signal_descendants(SIGKILL);
     ::usleep(1000);
     reap();

@@ -36,7 +36,7 @@ void append_record(Rank& rank, std::string_view word, std::string_view rest) {
   rank.has_records = is_end;
 }
 
-/// Returns whether the line reported an error.
+/// True if the line reported an error.
 bool apply_control_line(Rank& rank, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "progress") {
@@ -130,7 +130,8 @@ bool explains(const Rank& rank, const Rank& culprit) {
   const bool has_own = rank.end && rank.reported_error && !rank.reported_error->blames_another() &&
                        !rank.end->saved() && !rank.end->by_signal &&
                        rank.end->code == rank.reported_error->status;
-  const bool is_found = culprit.stopped || !culprit.hang.empty();  // its end says nothing
+  // The exit status of a stopped or hanging rank is irrelevant.
+  const bool is_found = culprit.stopped || !culprit.hang.empty();
   return has_own && !is_found && culprit.end && culprit.end->blames_another();
 }
 

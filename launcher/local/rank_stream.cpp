@@ -13,10 +13,10 @@ constexpr std::size_t kBuffer = std::size_t{1} << 16;
 constexpr std::size_t kKeptLines = 10;
 constexpr std::size_t kKeptBytesOfLine = 500;
 
-/// Takes the sequences that erase the line off the front of a progress text: dtrun erases by
-/// itself.
+/// Removes the escape sequences that erase the line from the front of a progress text: dtrun erases
+/// the line itself.
 ///
-/// Returns: whether there were any.
+/// Returns: true if there were any.
 bool strip_erasures(std::string_view& text) {
   const auto before = text.size();
   for (bool found = true; found;) {
@@ -71,7 +71,7 @@ void RankStream::take(SharedOutput& console, std::string_view text, bool is_live
   }
   if (options_.stream == Stream::error && !text.empty()) keep(text);
   if (!options_.shown) return;
-  // An empty line after progress text is how a program leaves its progress standing.
+  // With an empty line after progress text, a program keeps that text on the screen.
   if (options_.live && text.empty() && console.has_live()) {
     console.commit_live(options_.prefix);
     return;

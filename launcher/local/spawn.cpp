@@ -29,7 +29,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
                               char* const* environment, pid_t parent, volatile int& error) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // it died before the line above
+  if (::getppid() != parent) ::_exit(127);  // the parent died before prctl()
   ::dup2(request.standard_input, STDIN_FILENO);
   ::dup2(request.standard_output, STDOUT_FILENO);
   ::dup2(request.standard_error, STDERR_FILENO);
@@ -87,7 +87,7 @@ const char* advice_for(int error, const SpawnRequest& request) {
   }
 }
 
-/// Returns the child, or -1 and why not in errno.
+/// Returns the child's pid, or -1 with errno set.
 pid_t try_to_spawn(const SpawnRequest& request) {
   const std::vector<char*> arguments = pointers_to(request.arguments);
   const std::vector<char*> environment = pointers_to(request.environment);
@@ -109,7 +109,7 @@ pid_t spawn(const SpawnRequest& request) {
     const pid_t child = try_to_spawn(request);
     if (child > 0) return child;
     const int error = errno;
-    // The job asks for more than the system has; a restart may find that others have ended.
+    // The system lacks resources; other processes may have freed some by the next restart.
     const bool has_no_room = error == EAGAIN || error == ENOMEM;
     if (!has_no_room && retry.should_retry(error)) continue;
     const std::string text = fmt::format("cannot start '{}': {}{}", request.arguments.front(),

@@ -29,25 +29,24 @@ namespace {
 constexpr std::array kForwardedSignals = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
                                           SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
 constexpr std::chrono::milliseconds kSupervisedKillLimit{1000};
-// The time in which a supervisor that has reported its status must end.
+// Limit for the exit of a supervisor that has reported its status.
 constexpr std::chrono::milliseconds kEndLimit{1000};
-// After --heartbeat-timeout the other nodes need a moment to give up a supervisor that is stopped.
+// After --heartbeat-timeout the other nodes need a moment to declare a stopped supervisor lost.
 constexpr std::chrono::milliseconds kGivenUpAfter{500};
 
 sigset_t forwarded_signals() {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signal : kForwardedSignals) {
-    const bool may_be_ignored = signal == SIGHUP || signal == SIGTSTP;  // nohup stays nohup
+    const bool may_be_ignored = signal == SIGHUP || signal == SIGTSTP;  // keeps the effect of nohup
     if (!may_be_ignored || !dtrain::base::is_ignored(signal)) ::sigaddset(&set, signal);
   }
   ::sigaddset(&set, SIGCHLD);
   return set;
 }
 
-/// Ends the supervisor. A thread that hangs in the kernel, on a disk, keeps the process and its
-/// descriptors: so the watchdog learns the status first, and the ends of the standard streams are
-/// seen.
+/// Ends the supervisor. A thread that is blocked in the kernel by a disk keeps the process and its
+/// descriptors alive, so this first reports the status to the watchdog and closes the streams.
 [[noreturn]] void report_status_and_exit(int status, const dtrain::base::Descriptor& status_pipe,
                                          pid_t watchdog) {
   const auto byte = static_cast<unsigned char>(status);
@@ -64,24 +63,25 @@ void wait_for_end(pid_t child) {
   }
 }
 
-/// Returns whether the child was killed but a thread of it hangs in the kernel, so it cannot end.
+/// True if the child was killed but cannot exit, because one of its threads hangs in the kernel.
 bool hangs_in_its_end(pid_t child) {
   if (!is_zombie(child)) return false;
-  std::this_thread::sleep_for(kEndLimit);  // it may be just about to end
+  std::this_thread::sleep_for(kEndLimit);  // it may be about to exit
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid == 0;
 }
 
-/// Ends a supervisor that stays stopped (SIGSTOP), where other nodes have given it up meanwhile.
+/// Kills a supervisor that stays stopped (SIGSTOP) for so long that the other nodes have declared
+/// it lost.
 class StopLimit {
  public:
-  /// limit: zero where there are no other nodes, so that it may stay stopped.
+  /// limit: zero if there are no other nodes: the supervisor may stay stopped.
   StopLimit(pid_t child, std::chrono::duration<double> limit) : child_(child), limit_(limit) {}
 
   [[nodiscard]] std::chrono::duration<double> limit() const { return limit_; }
 
-  /// Returns whether the supervisor was killed for it.
+  /// Returns true if it killed the supervisor.
   bool look() {
     siginfo_t info{};
     const auto id = static_cast<id_t>(child_);
@@ -104,8 +104,8 @@ class StopLimit {
   ActiveClock::Time since_{};
 };
 
-/// Ends what a supervisor left that ended in such a way, and says so in its place. Returns
-/// `status`.
+/// Kills the processes left by a supervisor that ended as `how` says, and prints the job's failure
+/// in its place. Returns `status`.
 int end_for(pid_t child, const std::string& how, int status, const std::string& prefix) {
   kill_descendants(kSupervisedKillLimit);  // they are this process's children now
   write_error_for_a_while(
@@ -125,11 +125,11 @@ int watch_supervisor(pid_t child, const dtrain::base::Descriptor& signals,
                      const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
                      StopLimit stop_limit, const Options& options) {
   const std::string prefix = own_prefix(options);
-  constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
+  constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel does not report such an end
   for (;;) {
     int status = 0;
     pid_t ended = 0;
-    // As the first process of a container the watchdog gets orphans from all over it, too.
+    // As a container's first process the watchdog also adopts all of the container's orphans.
     do {
       ended = ::waitpid(-1, &status, WNOHANG);
     } while (ended > 0 && ended != child);
@@ -177,7 +177,7 @@ int run_under_watchdog(PreparedJob job, int (*supervise)(PreparedJob, WatchdogLi
   ::signal(SIGTTOU, SIG_IGN);  // the supervisor writes to the terminal from the background
   adopt_orphans();
   Pipe signals = make_pipe();
-  ::fcntl(signals.writer.get(), F_SETFL, O_NONBLOCK);  // the watchdog waits for no supervisor
+  ::fcntl(signals.writer.get(), F_SETFL, O_NONBLOCK);  // never blocks on the supervisor
   Pipe status = make_pipe();
   link.signals = std::move(signals.reader);
   const pid_t own = ::getpid();
@@ -192,7 +192,8 @@ int run_under_watchdog(PreparedJob job, int (*supervise)(PreparedJob, WatchdogLi
     ::prctl(PR_SET_NAME, "dtrun-ranks");
     report_status_and_exit(supervise(std::move(job), std::move(link)), status.writer, own);
   }
-  job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
+  // Only the supervisor uses the port, and only the ranks use the rendezvous socket.
+  job.port.socket.reset();
   job.store_listener.reset();
   job.rendezvous = {};
   link.signals.reset();

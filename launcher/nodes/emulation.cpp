@@ -33,7 +33,8 @@ constexpr std::chrono::milliseconds kNodesKillLimit{1000};
 
 using RunNode = std::function<int(Options, EmulatedStart)>;
 
-// In which all others leave a rendezvous that has succeeded, or end by themselves.
+// Limit, after a node has exited early, for the others to complete the rendezvous or to exit by
+// themselves.
 constexpr timespec kRendezvousEndLimit{.tv_sec = 1, .tv_nsec = 0};
 
 struct Node {
@@ -47,7 +48,7 @@ pid_t start_node(const Options& options, int node, EmulatedStart& start, const s
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child != 0) return child;
-  ::setpgid(0, 0);             // a Ctrl-C comes once, from the parent
+  ::setpgid(0, 0);             // so that only the parent forwards a Ctrl-C
   ::signal(SIGTTOU, SIG_IGN);  // it writes to the terminal from the background
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
@@ -83,7 +84,7 @@ bool is_rendezvous_pending(const Descriptor& rendezvous) {
 
 /// Returns the job's status.
 int wait_for_all(std::vector<Node>& nodes, const Descriptor& rendezvous, const sigset_t& watched) {
-  std::optional<int> early;  // status of a node that ended before all had met
+  std::optional<int> early;  // status of a node that ended before the rendezvous completed
   while (true) {
     reap(nodes);
     if (std::ranges::all_of(nodes, &Node::ended)) return early.value_or(nodes.front().status);
@@ -123,7 +124,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   for (const int signal : kPassedToNodes) ::sigaddset(&watched, signal);
   ::sigaddset(&watched, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &watched, &before);
-  ::signal(SIGCHLD, SIG_DFL);  // a caller may ignore it, and nobody could be waited for
+  ::signal(SIGCHLD, SIG_DFL);  // waitpid fails if the caller ignored SIGCHLD
   adopt_orphans();
   std::vector<Node> nodes;
   for (int node = 0; node < common.num_nodes; ++node) {

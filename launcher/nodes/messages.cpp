@@ -21,7 +21,7 @@ constexpr std::int64_t kMostAttempts = std::int64_t{1} << 20;
 constexpr std::int64_t kMostPort = 65535;
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 
-/// Reads fields in their order; what is beyond its limits makes the whole message invalid.
+/// Reads fields in order; a field beyond its limits makes the whole message invalid.
 class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : reader_(bytes) {}
@@ -199,7 +199,7 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
     node.first_rank = static_cast<int>(next_rank);
     next_rank += node.num_ranks;
   }
-  const std::string& id = start->placement.run_id;  // a folder of logs
+  const std::string& id = start->placement.run_id;  // it names the log folder
   const bool is_folder = id.find('/') == std::string::npos && id != "." && id != "..";
   if (!is_folder || next_rank > kMostRanks || start->heartbeat_timeout <= 0) return std::nullopt;
   return start;

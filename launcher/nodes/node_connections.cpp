@@ -20,11 +20,11 @@ namespace {
 
 using dtrain::base::Descriptor;
 
-// Heartbeats within a timeout: one that is late alone loses no node.
+// Heartbeats per timeout: a single late one does not lose the node.
 constexpr int kBeatsPerTimeout = 5;
 constexpr double kLongestPause =
     std::chrono::duration<double>(ActiveClock::kMostBetweenCalls).count();
-// A node that takes nothing is soon silent, too.
+// Bytes queued for a node; a node that reads nothing soon falls silent, too.
 constexpr std::size_t kMostWaiting = std::size_t{16} << 20;
 constexpr std::chrono::milliseconds kClosingLimit(100);
 
@@ -53,7 +53,7 @@ NodeConnections::NodeConnections(int own_node, std::vector<NodeConnection> links
   }
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
-  peers_.reserve(links.size());  // epoll knows their addresses
+  peers_.reserve(links.size());  // epoll holds pointers to the elements
   for (NodeConnection& link : links) {
     const int on = 1;
     ::setsockopt(link.stream.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -115,7 +115,7 @@ std::vector<NodeEvent> NodeConnections::take() {
   return events;
 }
 
-// The first messages may have come with the links.
+// The first messages may have arrived together with the links.
 void NodeConnections::take_from_all(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
     if (peer.stream.socket) read_from(peer, events);
@@ -124,7 +124,7 @@ void NodeConnections::take_from_all(std::vector<NodeEvent>& events) {
 }
 
 void NodeConnections::take_from_ready(std::vector<NodeEvent>& events) {
-  std::vector<epoll_event> ready(peers_.size() + 1);  // the timer's, too
+  std::vector<epoll_event> ready(peers_.size() + 1);  // + 1 for the timer
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   for (int i = 0; i < count; ++i) {
     auto* const peer = static_cast<Peer*>(ready[static_cast<std::size_t>(i)].data.ptr);
@@ -152,7 +152,7 @@ void NodeConnections::read_from(Peer& peer, std::vector<NodeEvent>& events) {
 void NodeConnections::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events) {
   if (message.kind == NodeMessage::begun) peer.begun = std::max(peer.begun, message.attempt);
   if (message.kind == NodeMessage::ping) return post(peer, NodeMessage::pong, {});
-  if (message.kind == NodeMessage::pong) return;  // that something came is all it says
+  if (message.kind == NodeMessage::pong) return;  // its arrival is its whole content
   events.push_back(NodeEvent{.node = peer.node,
                              .loss = {},
                              .kind = message.kind,

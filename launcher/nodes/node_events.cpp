@@ -73,7 +73,7 @@ bool NodeEvents::all_nodes_done(LocalRanks& ranks, const Moment& now) {
 }
 
 void NodeEvents::handle_stop(int signal, const Moment& now) {
-  // It was sent in the pause before this attempt, whose ranks are to save.
+  // It was sent during the back-off before this attempt; the ranks of the attempt save and stop.
   if (signal == SIGUSR1 && state_.is_undisturbed()) return stops_.user_signal(signal, now);
   if (asks_to_stop(signal)) state_.verdict.request = signal;
   if (signal != 0 && state_.is_undisturbed()) stops_.stop_ranks(signal, now);

@@ -40,17 +40,17 @@ std::string advice_on_waiting(const Options& options) {
 
 // --- the part of nodes 1 and above --------------------------------------------------------------
 
-// An address that does not answer costs seconds, not the kernel's minutes.
+// Limit for an address that does not answer; the kernel's own limit is minutes.
 constexpr std::chrono::milliseconds kConnectLimit = 2s;
 constexpr std::chrono::milliseconds kHandshakeLimit = 10s;
 constexpr std::chrono::milliseconds kShortPause = 5ms;
 constexpr std::chrono::milliseconds kLongPause = 500ms;
 
-// How long an answer that ends the wait must stay the same before it counts. A program that held
-// node 0's port before node 0 came has gone by then.
+// How long an answer that ends the wait must stay the same before it counts. By then, a program
+// that held node 0's port before node 0 started has exited.
 constexpr double kRefusalConfirmation = 2;  // seconds
 
-/// This attempt came to nothing; a later one may succeed.
+/// This attempt failed; a later one may succeed.
 struct RetryableError {
   std::string reason;
   bool is_final = false;  ///< it was an answer that ends the wait, if it stays the same
@@ -127,7 +127,8 @@ class RendezvousClient {
     }
   }
 
-  /// Nobody has proved that such an answer is node 0's: it counts when it is given for a while.
+  /// Such an answer is not authenticated as that of node 0, so it counts only if it stays the same
+  /// for a while.
   void consider(const RetryableError& again) {
     if (!again.is_final || again.reason != reason_) reason_since_ = dtrain::base::Clock::now();
     reason_ = again.reason;
@@ -141,12 +142,12 @@ class RendezvousClient {
     return std::min(limit, waiting_.deadline().remaining());
   }
 
-  /// Prints a line now and then; ends the wait when its time is over.
+  /// Prints a line now and then; throws when the time is over.
   void check_time() {
     const std::string what = missing_.empty() ? fmt::format("{} ({})", where_, reason_) : missing_;
     waiting_.show(what);
     if (!waiting_.deadline().passed()) return;
-    // Node 0 may have left by now, and tells more by what it said than by its silence.
+    // Node 0 may have exited by now; its last answer explains more than its silence.
     if (missing_.empty() && !answer_.empty()) fail(ErrorKind::usage, "{}", answer_);
     fail(ErrorKind::rendezvous, "{} did not join within {} (--rdzv-timeout); {}", what,
          dtrain::base::readable_time(options_.rdzv_timeout.count()),
@@ -213,13 +214,13 @@ class RendezvousClient {
 
   Options& options_;
   const std::string& own_token_;
-  std::string token_;  // own_token_, or what munge has shown
+  std::string token_;  // own_token_, or the one received through munge
   std::string where_;
   WaitingLines waiting_;
-  dtrain::base::Clock::time_point reason_since_{};  // of reason_
+  dtrain::base::Clock::time_point reason_since_{};  // when reason_ was first seen
   std::string reason_;
-  std::string answer_;   // the last one that would have been final
-  std::string missing_;  // as node 0 told; empty: it is itself missing
+  std::string answer_;   // the last answer that would end the wait
+  std::string missing_;  // as node 0 reported; empty: node 0 itself is missing
   Descriptor socket_;
   FrameBuffer input_;
 };

@@ -32,15 +32,15 @@ constexpr std::size_t kLeastStrangers = 64;
 constexpr auto kReportInterval = 2s;
 constexpr auto kRefusalLimit = 500ms;
 
-/// Another launcher that has come.
+/// A launcher of another node that has connected.
 struct JoinedNode {
   dtrain::net::FramedStream stream;
   NodeHello hello;
-  bool is_over = false;  // it has left
+  bool is_over = false;  // it has disconnected
 };
 
-/// Breaks the connection when what was sent is not received for that long; 0: as the kernel has it.
-/// A machine that vanished closes no connection.
+/// Breaks the connection if sent data is not acknowledged for that long; 0: the kernel's default. A
+/// machine that vanished closes no connection.
 void limit_silence(const Descriptor& socket, std::chrono::milliseconds limit) {
   const auto milliseconds = static_cast<unsigned>(limit.count());
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
@@ -62,7 +62,7 @@ class RendezvousServer {
         }()),
         waiting_(options) {}
 
-  /// Returns the guests in the order of their nodes, when all have come.
+  /// Waits until all nodes have joined; returns them in node order.
   std::vector<JoinedNode> wait_for_all() {
     while (missing_count() > 0) {
       if (waiting_.deadline().passed()) fail_for_missing();
@@ -74,7 +74,7 @@ class RendezvousServer {
     return std::move(guests_);
   }
 
-  /// Admits nobody any more.
+  /// Stops admitting launchers.
   Descriptor take_listener() { return std::move(reception_.close().front()); }
 
  private:
@@ -103,7 +103,7 @@ class RendezvousServer {
                        more > 0 ? fmt::format(" and {} more", more) : "");
   }
 
-  /// " (a process of user 33 was turned away ...)"; empty: nobody was.
+  /// " (a process of user 33 was turned away ...)"; empty if none was.
   [[nodiscard]] std::string last_rejection() const {
     const std::string& why = reception_.last_rejection();
     return why.empty() ? "" : fmt::format(" ({}; {})", why, kNodeSecretAdvice);
@@ -153,7 +153,7 @@ class RendezvousServer {
     std::erase_if(guests_, [](const JoinedNode& guest) { return guest.is_over; });
   }
 
-  /// Nothing is awaited of a launcher before all have come.
+  /// A launcher sends nothing before all nodes have joined; reading only detects that it has left.
   static void read_from(JoinedNode& guest) {
     const auto transfer = guest.stream.receive();
     guest.is_over = transfer == dtrain::net::Transfer::closed || guest.stream.input.is_broken() ||
@@ -176,7 +176,7 @@ class RendezvousServer {
     guests_.push_back({.stream = std::move(guest.stream), .hello = *hello});
   }
 
-  /// Why the job cannot start with this launcher; empty: it can.
+  /// Why the job cannot start with this launcher; empty if it can.
   [[nodiscard]] std::string contradiction_of(const NodeHello& hello) const {
     const std::string who = fmt::format("node {} ({})", hello.node_rank, hello.host);
     if (hello.version != DTRAIN_VERSION) {
@@ -209,7 +209,7 @@ class RendezvousServer {
   std::vector<JoinedNode> guests_;
 };
 
-/// The address at which the other nodes reach this one: a name may mean another address here.
+/// The address at which the other nodes reach this one: a name may resolve to another address here.
 std::string reached_address(const std::vector<JoinedNode>& guests) {
   std::string address;
   for (const JoinedNode& guest : guests) {
@@ -260,7 +260,7 @@ Rendezvous host_rendezvous(const Options& options, const std::string& token,
 
   std::vector<NodeConnection> links;
   for (JoinedNode& guest : guests) {
-    limit_silence(guest.stream.socket, 0ms);  // from here on heartbeats tell
+    limit_silence(guest.stream.socket, 0ms);  // from here on heartbeats detect a lost node
     links.push_back({guest.hello.node_rank, std::move(guest.stream)});
   }
   rendezvous.connections =

@@ -23,7 +23,7 @@ using dtrain::base::ErrorKind;
 using dtrain::base::fail_on_storage;
 using dtrain::base::retry_transient;
 
-/// A private folder among the temporary files.
+/// Creates a private folder for temporary files.
 std::string make_temporary(std::error_code& error) {
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
   if (error) return "under $TMPDIR";
@@ -38,21 +38,21 @@ std::string make_temporary(std::error_code& error) {
   return pattern;
 }
 
-/// Returns whether there is a folder of this user, and no link to another place.
+/// True if the path is a folder of this user, not a link.
 bool is_own_folder(const std::string& path) {
   struct stat found {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
          found.st_uid == ::geteuid();
 }
 
-/// Makes a folder; with several nodes that share a disk, another launcher may have made it.
+/// Creates a folder; with several nodes that share a disk, another launcher may have made it.
 void make_folder(const std::string& path, bool may_exist, std::error_code& error) {
   if (error) return;
   const auto make = [&] {
     if (::mkdir(path.c_str(), 0777) == 0) return 0;
     const int why = errno;
     if (may_exist && why == EEXIST && is_own_folder(path)) return 0;
-    may_exist = true;  // a server may have done what it did not answer to
+    may_exist = true;  // a file server may have created it although its answer was lost
     errno = why;
     return -1;
   };
@@ -70,7 +70,7 @@ void make_folders(const std::string& path, std::error_code& error) {
 
 }  // namespace
 
-// Process ids are equal in all containers.
+// Several containers may have equal process ids.
 std::string make_run_id() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -138,7 +138,7 @@ LogFile LogFolder::create_log(int rank, const char* stream, std::string& why_not
   if (!has_logs_) return {};
   LogFile file{.path = fmt::format("{}/{}.log", rank_folder(rank), stream)};
   const auto create = [&] { return file.create() ? 0 : -1; };
-  // A restart needs no logs, and must not wait for each of them.
+  // A restart can do without logs, so it does not retry each of them.
   if ((is_first_ ? retry_transient(file.path, create) : create()) == 0) return file;
   const int error = errno;
   why_not = fmt::format("cannot create {}: {}", file.path, std::strerror(error));

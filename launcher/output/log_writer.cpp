@@ -17,7 +17,8 @@
 namespace launcher {
 namespace {
 
-// The file becomes FILE.1. Returns 0, or why not: then it keeps its name and takes what follows.
+// Renames the file to FILE.1. Returns 0 or an errno; on an error the file keeps its name and
+// receives the further output.
 int begin_another(LogFile& file) {
   LogFile next{.path = file.path};
   const std::string old = file.path + ".1";
@@ -42,22 +43,22 @@ bool LogFile::create() {
 struct LogWriter::State {
   struct File {
     std::string name;
-    LogFile file;           // the thread's alone, as what follows
-    std::size_t size = 0;   // bytes since another one began, or could not
-    std::size_t limit = 0;  // bytes at which another one begins; 0: never
-    bool outgrown = false;  // a warning has told that it grows beyond the limit
+    LogFile file;           // only the thread uses it and the next three
+    std::size_t size = 0;   // bytes since the last rotation or attempt at one
+    std::size_t limit = 0;  // bytes at which the file is rotated; 0: never
+    bool outgrown = false;  // a warning has said that it grows beyond the limit
     std::string queue;
-    std::size_t missing = 0;  // lost, and not told yet
-    bool broken = false;      // takes nothing any more
+    std::size_t missing = 0;  // lost bytes that no warning has counted yet
+    bool broken = false;      // nothing more is written to it
   };
 
   std::shared_ptr<const Waker> waker;
   std::size_t size_limit = 0;
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::deque<File> files;   // a deque: the thread holds on to one while others are added
+  std::deque<File> files;   // a deque: the thread keeps a pointer to a file while others are added
   std::deque<File*> tasks;  // files with a queue, or to be closed; the thread is at the first
-  std::size_t waiting = 0;  // bytes, in queues or in the thread's hand
+  std::size_t waiting = 0;  // bytes in queues or being written by the thread
   std::optional<std::size_t> limit;
   std::vector<std::string> warnings;
   bool finished = false;
@@ -111,8 +112,9 @@ void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& loc
   }
 }
 
-// Without the lock. Writes a piece from the front of `rest`, into another file if this one is full;
-// if that fails, the file takes as much again. Returns 0, or why nothing could be written.
+// Runs without the lock. Writes a piece from the front of `rest`, after rotating a full file; if
+// rotation fails, the file may grow by its limit again. Returns 0, or an errno if nothing was
+// written.
 int LogWriter::State::write_some(File& file, std::string_view& rest, std::string& warning) {
   if (file.limit > 0 && file.size >= file.limit) {
     file.size = 0;
@@ -131,7 +133,7 @@ int LogWriter::State::write_some(File& file, std::string_view& rest, std::string
   return error;
 }
 
-// On a network's disk closing may take as long as writing.
+// On a network file system closing may take as long as writing.
 void LogWriter::State::close(File& file, std::unique_lock<std::mutex>& lock) {
   if (file.missing > 0) {
     warnings.push_back(fmt::format("{} lacks {} bytes", file.name, std::exchange(file.missing, 0)));

@@ -30,7 +30,8 @@ void OutputRelay::read(RankStream& stream) {
 void OutputRelay::show_reported_error(Rank& rank, std::span<const Rank> own, bool has_begun) {
   const std::string& line = rank.reported_error->line;
   std::optional<std::string_view> prefix = "";
-  // A line that blames another rank waits for the report: that rank's own words may still come.
+  // Holds back a line that blames another rank until the report: that rank's own error may still
+  // arrive.
   if (rank.reported_error->blames_another()) prefix.reset();
   for (const Rank& other : own) {
     if (&other == &rank || !other.reported_error || other.reported_error->blames_another() ||
@@ -63,7 +64,7 @@ void OutputRelay::show_old_startup_errors(bool has_begun) {
 
 bool OutputRelay::update_back_pressure(bool job_ends) {
   constexpr std::size_t kMaxPending = std::size_t{1} << 20;
-  // Ranks that end may print much at once, and a disk that is well must lose nothing of it.
+  // Ending ranks may print much at once, and a healthy disk must lose none of it.
   constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
   if (job_ends) {
     console_.drop_beyond(kMaxPending);

@@ -76,7 +76,7 @@ struct OutputWriter::State {
   std::string queue;        // not yet taken by the thread
   std::size_t in_hand = 0;  // bytes that the thread has taken and not written
   int full_reason = 0;
-  std::optional<Clock::time_point> patience_end;  // none: a full disk is waited for
+  std::optional<Clock::time_point> patience_end;  // none: waits for a full disk
   std::int64_t lines_lost = 0;
   bool closed = false;
   bool stopped = false;
@@ -93,7 +93,7 @@ void OutputWriter::State::wait_for_room(int reason, std::unique_lock<std::mutex>
   closed = stopped || (patience_end && Clock::now() >= *patience_end);
 }
 
-/// Ends early when nothing can be written any more.
+/// Returns early once nothing more can be written.
 void OutputWriter::State::write_batch(std::string_view rest, std::unique_lock<std::mutex>& lock) {
   while (!rest.empty() && !closed) {
     lock.unlock();
@@ -184,7 +184,7 @@ void write_error_for_a_while(const std::string& text) {
     writer.write(text);
     const auto start = dtrain::base::Clock::now();
     while (writer.waiting() > 0 && dtrain::base::Clock::now() - start < kLimit) ::usleep(1000);
-  } catch (const dtrain::base::Error&) {  // no thread can be made
+  } catch (const dtrain::base::Error&) {  // no thread can be started
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
   }
 }

@@ -30,7 +30,7 @@ void report_blames(const std::optional<int>& except, const std::vector<Rank>& ra
   }
 }
 
-/// The others, in the order of their deaths.
+/// The other ranks, in the order of their deaths.
 std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   std::vector<const Rank*> dead;
   std::vector<std::string> parts;

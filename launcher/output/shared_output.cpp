@@ -21,7 +21,7 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-/// The longest beginning that fits in `columns`, counted in characters of UTF-8.
+/// The longest prefix that fits in `columns`, counted in UTF-8 characters.
 std::string_view fitted(std::string_view text, std::size_t columns) {
   std::size_t characters = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -92,7 +92,7 @@ void SharedOutput::report_losses(Sink& sink) {
                    std::strerror(sink.lost_reason)));
 }
 
-/// Adds a line to standard error even where others are dropped.
+/// Adds a line to standard error even while other lines are dropped.
 void SharedOutput::warn(std::string_view text) {
   if (error_.writer.closed()) return;
   hide_live();
@@ -116,7 +116,7 @@ void SharedOutput::commit_live(std::string_view prefix) {
 void SharedOutput::flush() {
   if (output_) report_losses(*output_);
   report_losses(error_);
-  // While earlier bytes wait, a newer text may still take the place of this one.
+  // While earlier bytes are queued, a newer text may still replace this one.
   if (!live_.empty() && !live_shown_ && error_.writer.waiting() == 0 && !error_.writer.closed()) {
     const auto width = static_cast<std::size_t>(columns());
     error_.pending.append(kClearLine).append(fitted(live_, width - 1)).append("\r");
