@@ -1,4 +1,4 @@
-"""The environment of a rank when it starts: variables, descriptors, input, signals, and with --bind its cores."""
+"""The environment of a rank when it starts: variables, descriptors, input, signals, and the cores of --bind."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ import json, os
 print(json.dumps(dict(os.environ)))
 """
 
-# Meets like a torch.distributed program: rank 0 binds MASTER_PORT itself, and others connect.
+# Connects like a torch.distributed program: rank 0 binds MASTER_PORT itself, and the others connect to it.
 MEET = """
 import os, socket, time
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -37,7 +37,7 @@ else:
             time.sleep(0.01)
 """
 
-# Meets like dtrain: the other ranks hand rank 0 one end of a connection each, through dtrun's door.
+# Connects like dtrain: each other rank sends rank 0 one end of a socket pair through dtrun's rendezvous socket.
 MEET_AT_DOOR = """
 import os, socket
 door = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))
@@ -52,7 +52,7 @@ else:
     print(own.recv(16).decode())
 """
 
-# The same over several nodes: rank 0 takes connections at the socket at which dtrun listens, before any rank starts.
+# The same with several nodes: rank 0 accepts connections at a socket on which dtrun listens before any rank starts.
 MEET_AT_LISTENER = """
 import os, socket
 if os.environ["RANK"] == "0":
@@ -107,7 +107,7 @@ class EnvironmentTest(PythonTest):
         process = self.dtrun(*options, "--", "sh", "-c", "echo $MASTER_ADDR")
         self.assertEqual((process.returncode, process.out, process.err), (0, "127.0.0.1\n", ""))
 
-    def test_a_world_size_that_is_replaced_is_told(self):
+    def test_replacing_world_size_is_reported(self):
         for value, is_told in (("4", True), ("1", False), ("", False)):
             process = self.dtrun("--", "true", env={"WORLD_SIZE": value})
             self.assertEqual(bool(lines_naming(process.err, "warning", "WORLD_SIZE=4", "1 rank")), is_told)
@@ -122,7 +122,7 @@ class EnvironmentTest(PythonTest):
         self.python('import os; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write("{}")', "--log-dir", "logs")
         self.assertEqual(2, len(list((self.folder / "logs").glob("*/attempt_0/*/error.json"))))
 
-    def test_without_logs_an_outer_launchers_error_file_is_not_handed_on(self):
+    def test_without_logs_ranks_do_not_inherit_an_outer_launchers_error_file(self):
         (found,) = self.variables(ranks=1, env={"TORCHELASTIC_ERROR_FILE": "outer.json"})
         self.assertNotIn("TORCHELASTIC_ERROR_FILE", found)
 
@@ -133,20 +133,20 @@ class EnvironmentTest(PythonTest):
                              self.variables(ranks=ranks)[0]["OMP_NUM_THREADS"])
         self.assertEqual("5", self.variables(env={"OMP_NUM_THREADS": "5"})[1]["OMP_NUM_THREADS"])
 
-    def test_the_affinity_mask_counts_not_the_machine(self):
+    def test_threads_follow_the_affinity_mask_not_the_machine(self):
         one = {min(os.sched_getaffinity(0))}
         process = self.dtrun("-n", "cpu", "--", "sh", "-c", "echo $WORLD_SIZE $OMP_NUM_THREADS",
                              preexec_fn=lambda: os.sched_setaffinity(0, one))
         self.assertEqual("1 1\n", process.out)
 
-    def test_auto_means_the_gpus_or_else_the_cores(self):
+    def test_auto_starts_one_rank_per_gpu_or_else_per_core(self):
         process = self.dtrun("--nproc_per_node=auto", "--standalone", "--nnodes=1", "sh", "-c",
                              "echo $WORLD_SIZE")
         self.assertEqual(number_of_gpus() or len(os.sched_getaffinity(0)), len(process.out.splitlines()))
 
     @unittest.skipIf(os.geteuid() != 0, "needs root: to mount another /dev")
     @unittest.skipIf(number_of_gpus(), "needs a machine without GPUs")
-    def test_the_gpus_that_cuda_is_shown_count(self):
+    def test_only_gpus_visible_to_cuda_count(self):
         need_mounts(self)
         script = 'mount -t tmpfs none /dev && touch /dev/null /dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidiactl && exec "$@"'
         for shown, count in (("0,2", 2), ("1", 1), (None, 3)):
@@ -171,7 +171,7 @@ class EnvironmentTest(PythonTest):
         process = self.dtrun("-n", "2", "--", "dtrun", "--version", env={"PATH": "/nowhere"}, status=0)
         self.assertEqual(2, process.out.count("dtrun "))
 
-    def test_a_dtrun_within_a_rank_does_not_see_the_outer_ones_descriptors(self):
+    def test_a_nested_dtrun_does_not_inherit_the_outer_descriptors(self):
         look = "echo $DTRUN_CONTROL_FD $DTRUN_STORE_FD $(readlink /proc/self/fd/$DTRUN_STORE_FD)"
         process = self.dtrun("-n", "1", "--", "sh", "-c", f"{look}; exec {DTRUN} -n 2 -- sh -c '{look}'")
         outer, *inner = sorted(process.out.splitlines(), key=lambda line: line.startswith("["))
@@ -191,14 +191,14 @@ class InheritanceTest(DtrunTest):
                                          "\\(socket\\|pipe\\|anon\\|[^:]*eventpoll\\).*/\\1 \\2/p'"))
         kinds = {rank: sorted(line.split()[2] for line in process.out.splitlines()
                               if line.startswith(f"[{rank}]")) for rank in "01"}
-        # Standard output and error (and the pipe to sed), the control line, the door to the store.
+        # Standard output and error (and the pipe to sed), the control descriptor, the rendezvous socket.
         self.assertEqual(2, kinds["1"].count("socket"), process.out)
         self.assertEqual(2, kinds["0"].count("socket"), process.out)
         self.assertEqual(2, kinds["0"].count("pipe"), process.out)
         self.assertEqual(2, kinds["1"].count("pipe"), process.out)
 
     def test_signals_are_as_dtrun_found_them(self):
-        # Not through a shell, which would unblock signals by itself.
+        # Without a shell, which would unblock signals itself.
         look = ("grep", "-E", "Sig(Blk|Ign)", "/proc/self/status")
         alone = subprocess.run(look, capture_output=True, text=True).stdout
         process = self.dtrun("-n", "1", "--", *look)
@@ -210,13 +210,13 @@ class PortTest(PythonTest):
         for address in ("address[0]", "'0.0.0.0'"):
             self.assertEqual("[1] met\n", self.python(MEET % address).out)
 
-    def test_ranks_can_meet_at_the_door_without_an_address(self):
+    def test_ranks_can_rendezvous_at_dtruns_socket_without_an_address(self):
         self.assertEqual(["[1] met", "[2] met"], sorted(self.python(MEET_AT_DOOR, ranks=3).out.splitlines()))
 
     def test_the_port_stays_taken_as_long_as_the_job_runs(self):
         text = """
 import os, socket
-with socket.socket() as other:  # without SO_REUSEADDR, like a stranger
+with socket.socket() as other:  # without SO_REUSEADDR, like a foreign program
     try:
         other.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
     except OSError as error:
@@ -240,7 +240,7 @@ with socket.socket() as other:  # without SO_REUSEADDR, like a stranger
         self.assertEqual(1, len(process.err.splitlines()))
         self.assertIn("port " + port, process.err)
 
-    def test_a_dead_rank_0_leaves_nobody_listening(self):
+    def test_after_the_death_of_rank_0_nothing_listens(self):
         text = """
 import os, signal, socket, time
 port = int(os.environ["MASTER_PORT"])
@@ -269,7 +269,7 @@ print(answer)
 
 
 class Nodes(NodesTest):
-    def test_programs_meet_at_master_port_and_dtrains_ranks_where_dtrun_listens(self):
+    def test_programs_rendezvous_at_master_port_and_dtrain_ranks_at_dtruns_socket(self):
         for text in (MEET % "address[0]", MEET % "'0.0.0.0'", MEET_AT_LISTENER):
             (self.folder / "program.py").write_text(text)
             process = self.dtrun("--emulate-nodes", "2", "-n", "1", "--", "python3", "program.py")
@@ -308,12 +308,12 @@ class Binding(DtrunTest):
             found[int(rank or 0)] = (cpus_of(cpus), int(threads))
         return [found[rank] for rank in sorted(found)], result.err
 
-    def test_nothing_is_bound_unless_asked(self):
+    def test_ranks_are_not_pinned_by_default(self):
         ranks, error = self.shown(2)
         self.assertEqual([cpus for cpus, _ in ranks], [os.sched_getaffinity(0)] * 2)
         self.assertEqual(error, "")
 
-    def test_ranks_have_cores_of_their_own_within_dtruns_mask(self):
+    def test_each_rank_is_pinned_to_its_cores_within_dtruns_mask(self):
         if self.cores() < 2:
             self.skipTest("needs two cores")
         ranks, error = self.shown(2, "--bind", "cores")
@@ -332,7 +332,7 @@ class Binding(DtrunTest):
                 lists.add(file.read())
         return len(lists)
 
-    def test_a_smaller_mask_of_dtrun_binds_too(self):
+    def test_pinning_respects_a_smaller_mask_of_dtrun(self):
         one = min(os.sched_getaffinity(0))
         ranks, error = self.shown(1, "--bind", "cores", preexec_fn=lambda: os.sched_setaffinity(0, {one}))
         self.assertEqual(ranks, [({one}, 1)])

@@ -1,4 +1,4 @@
-"""Faults of dtrun that a reader found: what launchers of several nodes must not lose, and asks that are withdrawn."""
+"""Regression tests of dtrun: messages between nodes that must not be lost, and requests that are withdrawn."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ import unittest
 from dtrun_harness import LIMIT, DtrunTest, children_of, state_of, wait_until
 from messages import assert_names, holds
 
-# Rank 1 is asked where it is, and ends well with the given status instead; the others save meanwhile.
+# Rank 1 is asked for its position, but exits with the given status; the others save meanwhile.
 LEAVES = r'''
 import os, socket, sys, threading, time
 rank, status = os.environ["RANK"], int(sys.argv[1])
@@ -41,7 +41,7 @@ for _ in range(5):
 os._exit(status)
 '''
 
-# Rank 1 writes more than its pipe holds and goes on when somebody reads; rank 0 waits for it in a call.
+# Rank 1 writes more than its pipe holds and continues when the output is read; rank 0 waits for it in a call.
 HELD = r'''
 import os, socket, sys, threading, time
 rank, go = os.environ["RANK"], sys.argv[1]
@@ -69,7 +69,7 @@ while not os.path.exists(go):
 os._exit(0)
 '''
 
-# Rank 1's output has no reader, and rank 0 gives up in a call. It tells that in time, after rank 1's pipe is full.
+# Rank 1's output has no reader, and rank 0 times out in a call. It reports that after rank 1's pipe is full.
 GAVE_UP = r'''
 import os, socket, sys, time
 link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
@@ -122,7 +122,7 @@ if rank == "0":
 time.sleep(30)
 '''
 
-# Rank 0 fails once rank 1 is traced: that one ends for dtrun when its tracer has waited for it.
+# Rank 0 fails once rank 1 is traced: dtrun sees rank 1's exit only after the tracer has waited for it.
 SLOW = r'''
 import ctypes, os, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
@@ -141,7 +141,7 @@ time.sleep(60)
 
 
 def trace(pid):
-    """Makes this process the one that learns first of the end of another; returns whether it may."""
+    """Makes this process the tracer of another, so that it learns of the exit first; returns whether it may."""
     seize = 0x4206
     libc = ctypes.CDLL(None)
     libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
@@ -156,36 +156,36 @@ class Faults(DtrunTest):
         process = self.dtrun(*arguments, status=status)
         return process.err
 
-    def test_a_suspect_that_ends_well_ends_nobody(self):
+    def test_a_suspected_rank_that_exits_with_0_ends_no_other_rank(self):
         for status in (0, 9):
             with self.subTest(status=status):
                 error = self.ended(status, "-n", "3", "--hang-timeout", "0.5", *self.stub(LEAVES, str(status)))
                 self.assertNotIn("failed", error)
 
-    def test_output_that_nobody_reads_on_one_node_is_no_hang_on_another(self):
+    def test_unread_output_on_one_node_is_not_a_hang_on_another(self):
         process = self.start("--emulate-nodes", "2", "-n", "1", "--hang-timeout", "0.5", *self.stub(HELD, "go"))
         time.sleep(2.5)
         _, error = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 0, error)
 
-    def test_a_rank_that_gave_up_stays_failed_where_output_is_held(self):
+    def test_a_rank_that_timed_out_stays_failed_under_output_back_pressure(self):
         process = self.start("--emulate-nodes", "2", "-n", "1", *self.stub(GAVE_UP))
         self.assertEqual(process.wait(timeout=LIMIT), 5)
         _, error = process.communicate()
         self.assertIn("failed: rank 0 (", error)
 
-    def test_an_answer_that_came_too_late_is_not_believed_later(self):
+    def test_a_late_response_is_ignored_later(self):
         error = self.ended(5, "-n", "3", "--hang-timeout", "1.5", *self.stub(LATE))
         self.assertRegex(error, r"failed: rank 1 \(.*call 9 .* in C, stuck")
 
-    def test_what_a_program_tells_wrongly_hangs_no_job(self):
+    def test_invalid_control_lines_do_not_hang_the_job(self):
         for words in ("error 300 boom", "progress -2", "committed -7"):
             with self.subTest(words):
                 text = ("import os, socket, sys, time\nif os.environ['RANK'] == '1':\n link = socket.socket(fileno=int(os.environ["
                         f"'DTRUN_CONTROL_FD']))\n link.sendall(b'{words}\\n')\n sys.exit(3)\ntime.sleep(20)")
                 self.ended(3, "--emulate-nodes", "2", "-n", "1", *self.stub(text))
 
-    def test_a_suspend_signal_that_reaches_a_rank_first_is_no_failure(self):
+    def test_a_suspend_signal_that_reaches_a_rank_first_is_not_a_failure(self):
         """A batch system sends SIGTSTP to each process of a step."""
         text = ("import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
                 "while not os.path.exists('go'):\n time.sleep(0.01)")

@@ -1,4 +1,4 @@
-"""dtrun finds the rank that a job which stands still waits for."""
+"""dtrun finds the rank that a hanging job waits for."""
 
 import contextlib
 import os
@@ -12,13 +12,13 @@ import unittest
 from dtrun_harness import LIMIT, DtrunTest, family, program_of, variable_of, wait_until
 from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest
 
-# A rank that speaks to dtrun (docs/guide/dtrun.md): each argument RANK:WORDS tells what that rank does, "*" any other.
-#   steps      two steps          busy       signs of life for 1.5 s, then the end
-#   waits      answers that call 17 is open      late   that it has not come to it
-#   alive      signs of life for 3 s without an answer, then status 7
-#   deaf       answers nothing    fails      an end with status 5 after an answer of its own accord
-#   needs      an end with status 5 after its last answer: it receives from the next rank
-#   fades      the same, but a second passes until it ends, in which it says that it is busy and answers nothing
+# A rank that uses the control protocol (docs/guide/dtrun.md): each argument RANK:WORDS says what that rank does; "*": any other.
+#   steps      two steps          busy       heartbeats for 1.5 s, then exits
+#   waits      responds that call 17 is open      late   responds that it has not reached it
+#   alive      heartbeats for 3 s without a response, then status 7
+#   deaf       does not respond    fails      exits with status 5 after an unrequested response
+#   needs      exits with status 5 after its last response: it receives from the next rank
+#   fades      the same, but exits a second later, with heartbeats and without responses meanwhile
 STUB = r'''
 import os, socket, sys, time
 rank = os.environ["RANK"]
@@ -80,42 +80,42 @@ class Stubs(DtrunTest):
         last = process.err.strip().splitlines()[-1]
         self.assertRegex(last, rf"failed: rank {rank} \(pid \d+ on .*\) .*{text}")
 
-    def test_the_rank_that_did_not_come_is_named_with_the_call_and_where_it_was(self):
+    def test_the_rank_that_did_not_join_a_call_is_named_with_the_call_and_its_position(self):
         process = self.run_stubs("*:steps,waits", "1:steps,late", ranks=3, options=("--hang-timeout", "0.5", "--abort-grace", "30"))
         self.check_verdict(process, 1, r"call 17 \(all_reduce of 4096 bytes .*'dp of 4 ranks from 0'\), .*ranks 0, 2 .*9\.0 s; .*in data, step 3; ")
         self.assertLess(self.seconds, 15)
 
-    def test_so_is_one_of_another_node(self):
+    def test_a_culprit_on_another_node_is_named(self):
         process = self.run_stubs("*:steps,waits", "2:steps,late",
                                  options=("--hang-timeout", "0.7", "--emulate-nodes", "2"))
         self.check_verdict(process, 2, "call 17")
         self.assertIn("node 1)", process.err.splitlines()[-1])
 
-    def test_so_is_one_whose_others_gave_up_first(self):
+    def test_the_culprit_is_named_although_the_others_timed_out_first(self):
         for rank, ranks, options in ((1, 3, ()), (2, 2, ("--emulate-nodes", "2"))):
             process = self.run_stubs("*:steps,fails", f"{rank}:steps,late", ranks=ranks, options=options)
             self.check_verdict(process, rank, "call 17")
 
-    def test_the_last_answer_of_a_rank_counts_though_signs_of_life_follow_it(self):
+    def test_the_last_response_of_a_rank_counts_although_heartbeats_follow(self):
         for ranks, options in ((3, ()), (1, ("--emulate-nodes", "3"))):
             process = self.run_stubs("0:steps,needs", "1:steps,fades", "2:steps,late", ranks=ranks,
                                      options=("--abort-grace", "30", *options))
             self.check_verdict(process, 2, r"call 8 \(recv of 4096 bytes .*, for which rank 1 waited")
 
-    def test_a_rank_that_does_not_answer_is_named(self):
+    def test_a_rank_that_does_not_respond_is_named(self):
         process = self.run_stubs("0:steps,waits", "1:steps,deaf")
         self.check_verdict(process, 1, r"rank 0 .*9.0 s in call 17 \(all_reduce")
 
-    def test_a_rank_that_gives_signs_of_life_is_not_blamed_where_it_does_not_answer(self):
+    def test_a_rank_with_heartbeats_is_not_blamed_for_not_responding(self):
         for options in (("--hang-timeout", "0.5"), ("--hang-timeout", "0.5", "--emulate-nodes", "2")):
             process = self.run_stubs("*:steps,waits", "1:steps,alive", options=options, status=7)
             self.assertRegex(process.err.splitlines()[-1], r"failed: rank 1 .*status 7")
 
-    def test_where_nobody_waits_the_silent_one_is_named(self):
+    def test_if_no_rank_waits_the_silent_rank_is_named(self):
         self.check_verdict(self.run_stubs("0:steps,late", ranks=1), 0,
                            r"0\.5 s \(--hang-timeout\); .*in data, step 3")
 
-    def test_a_busy_rank_and_one_that_never_said_anything_are_left_alone(self):
+    def test_busy_ranks_and_ranks_without_reports_have_no_hang_timeout(self):
         for parts, options in ((("*:steps,busy",), ("--hang-timeout", "0.5")),
                                (("*:steps,busy",), ("--hang-timeout", "0.5", "--emulate-nodes", "2"))):
             process = self.run_stubs(*parts, options=options)
@@ -123,7 +123,7 @@ class Stubs(DtrunTest):
         process = self.dtrun("--hang-timeout", "0.2", "-n", "2", "--", "sleep", "1")
         self.assertEqual((process.returncode, process.err), (0, ""))
 
-    def test_a_rank_whose_output_nobody_reads_is_left_alone(self):
+    def test_a_rank_with_unread_output_has_no_hang_timeout(self):
         jobs = [self.start(*options, "--hang-timeout", "0.5", "-n", "1", "--", sys.executable, "-S", "-c", STUB, "*:steps,floods")
                 for options in ((), ("--emulate-nodes", "2"))]
         time.sleep(3)
@@ -139,8 +139,8 @@ class Stubs(DtrunTest):
 
 
 class Nodes(NodesTest):
-    def test_another_node_answers_once(self):
-        """A rank that goes on after its answer: node 0 must not take the old answer for a new one."""
+    def test_another_node_responds_once(self):
+        """A rank that continues after its response: node 0 must not take the old response for a new one."""
         program = ("import os, socket, time\nlink = socket.socket(fileno=int(os.environ['DTRUN_CONTROL_FD']))\n"
                    "link.recv(4096)\nlink.sendall(b'where it was\\nrecords-end\\n')\n"
                    "for _ in range(5):\n    time.sleep(0.02)\n    link.sendall(b'busy\\n')\n")
@@ -154,7 +154,7 @@ class Nodes(NodesTest):
 
 
 class Training(DtrunTest):
-    """Ranks of dtrain, of which one stands still in its main thread."""
+    """Ranks of dtrain, one of which hangs in its main thread."""
 
     limit = 60
 
@@ -186,13 +186,13 @@ class Training(DtrunTest):
 
     def check(self, job, rank, call):
         _, error = job.communicate(timeout=self.limit)
-        self.let_go()  # a thread that is traced ends with its tracer
+        self.let_go()  # a traced thread ends with its tracer
         self.assert_nothing_left(limit=5)
         self.assertEqual(job.returncode, TIMEOUT, error)
         last = error.strip().splitlines()[-1]
         self.assertRegex(last, rf"failed: rank {rank} \(pid .* call \d+ \({call} of \d+ bytes .*'.*'\), .* rank.* in .* step \d+", error)
 
-    def test_the_rank_that_stands_still_is_named(self):
+    def test_the_rank_that_hangs_is_named(self):
         for options, call in ((("--strategy", "ddp"), "all_reduce"), (("--strategy", "pp", "--backend", "gloo"), r"\w+")):
             with self.subTest(options=options):
                 shutil.rmtree(self.folder / "run", ignore_errors=True)
@@ -200,7 +200,7 @@ class Training(DtrunTest):
                 self.hold_up(job, 1)
                 self.check(job, 1, call)
 
-    def test_so_it_is_where_the_others_deadline_passed_first(self):
+    def test_the_rank_that_hangs_is_named_although_the_others_timed_out_first(self):
         for backend in ("shm", "gloo"):
             with self.subTest(backend=backend):
                 shutil.rmtree(self.folder / "run", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Nothing outlives dtrun, and everything ends within its time."""
+"""No process outlives dtrun, and all end within their limits."""
 
 import contextlib
 import os
@@ -11,10 +11,10 @@ import time
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, state_of, wait_until
 from messages import assert_names
 
-# Starts a deep grandchild that has left the process group and session and ignores what it can.
+# Starts a distant grandchild that has left the process group and session and ignores all signals that it can.
 GRANDCHILD = "setsid sh -c 'trap \"\" TERM HUP INT; touch grand$RANK; sleep 60; :' & "
 IGNORE = "trap '' TERM; touch ready$RANK; while :; do sleep 0.05; done"
-READY = ": > ready$RANK; "  # no process of its own, which a signal to the group would meet
+READY = ": > ready$RANK; "  # needs no extra process, which a signal to the group would kill
 
 
 class DeathTest(DtrunTest):
@@ -39,7 +39,7 @@ class DeathTest(DtrunTest):
         process = self.dtrun(*self.shell(text))
         self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
 
-    def test_a_program_below_a_shell_gets_the_sigterm_too(self):
+    def test_the_child_of_a_shell_gets_sigterm_too(self):
         text = ("[ $RANK = 1 ] && { until [ -e ready0 ]; do sleep 0.01; done; exit 3; }; "
                 "trap : TERM; sh -c \"trap 'echo cleaned; exit 4' TERM; touch ready0; "
                 "while :; do sleep 0.02; done\"; exit 4")
@@ -63,12 +63,12 @@ class DeathTest(DtrunTest):
                                "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
                                "exit 3"), status=3)
 
-    def test_grandchildren_end_with_a_good_job(self):
+    def test_grandchildren_end_with_a_successful_job(self):
         self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
                                "--abort-grace", "0.2"), status=0)
 
-    def test_a_helper_may_finish_its_work_after_a_good_end(self):
-        for _ in range(5):  # it has a fraction of a second, of which a busy machine may leave it too little
+    def test_a_helper_may_finish_its_work_after_a_clean_end(self):
+        for _ in range(5):  # it has a fraction of a second, which may not suffice on a busy machine
             process = self.dtrun(*self.shell("(sleep 0.01; echo written) & exit 0"))
             if sorted(process.out.splitlines()) == ["[0] written", "[1] written"]:
                 break
@@ -80,7 +80,7 @@ class DeathTest(DtrunTest):
             with self.subTest(killed):
                 process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)
                 self.wait_for_files("grand0", "grand1")
-                self.assertGreaterEqual(len(self.marked()), 6)  # the look through /proc finds them
+                self.assertGreaterEqual(len(self.marked()), 6)  # the scan of /proc finds them
                 (supervisor,) = children_of(process.pid)
                 {"dtrun": process.kill, "supervisor": lambda: os.kill(supervisor, signal.SIGKILL),
                  "group": lambda: os.killpg(process.pid, signal.SIGKILL)}[killed]()
@@ -183,7 +183,7 @@ class StopTest(DtrunTest):
         self.assertEqual(["[0] one", "[0] two", "[1] one", "[1] two"],
                          sorted(process.out.splitlines()))
 
-    def test_under_nohup_a_hangup_changes_nothing(self):
+    def test_under_nohup_a_hangup_has_no_effect(self):
         process = self.run_until_ready(READY + "until [ -e go ]; do sleep 0.02; done",
                                        preexec_fn=lambda: signal.signal(signal.SIGHUP,
                                                                         signal.SIG_IGN))
@@ -194,7 +194,7 @@ class StopTest(DtrunTest):
 
 
 class WrapperTest(DtrunTest):
-    """Programs that a shell starts and does not end with: `bash -c 'prog; x'`."""
+    """Programs that a shell starts as children, without exec: `bash -c 'prog; x'`."""
 
     run_until_ready = DeathTest.run_until_ready
     end = DeathTest.end
@@ -202,7 +202,7 @@ class WrapperTest(DtrunTest):
              "while :; do sleep 0.02; done'; echo not reached")
 
     def stop(self, text, sent=signal.SIGTERM):
-        # It saves for longer than leftovers of a job that ended well would have.
+        # It saves for longer than the orphans of a successful job may run.
         process = self.run_until_ready(text, "--abort-grace", "0.1")
         process.send_signal(sent)
         status = self.end(process)
@@ -210,24 +210,24 @@ class WrapperTest(DtrunTest):
         self.assertNotIn("not reached", process.out)
         return status, process.err
 
-    def test_a_program_below_a_shell_saves_and_its_status_counts(self):
+    def test_the_child_of_a_shell_saves_and_its_status_counts(self):
         status, err = self.stop(self.SAVER.format(status=9))
         self.assertEqual(9, status, err)
         self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
         assert_names(err, "rank 0", "status 9")
 
-    def test_a_program_below_a_shell_that_fails_to_save_is_believed(self):
+    def test_the_child_of_a_shell_that_fails_to_save_fails_the_job(self):
         text = self.SAVER.format(status=6)
         status, err = self.stop(text, signal.SIGINT)
         self.assertEqual(130, status)
         assert_names(err, "rank 0", "status 6")
 
-    def test_the_end_of_a_helper_hides_nothing(self):
+    def test_the_end_of_a_helper_hides_no_failure(self):
         helper = "sh -c 'trap \"exit 0\" TERM; while :; do sleep 0.02; done' & "
         text = helper + self.SAVER.format(status=9)
         self.assertEqual(9, self.stop(text)[0])
 
-    def test_programs_that_left_the_group_get_the_grace_too(self):
+    def test_programs_that_left_the_process_group_get_the_grace_too(self):
         text = "setsid " + self.SAVER.format(status=0)
         self.assertEqual(143, self.stop(text)[0])
         self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
@@ -246,7 +246,7 @@ class WrapperTest(DtrunTest):
         (self.folder / "go").touch()
         self.assertEqual(9, self.end(process), process.err)
 
-    def test_ranks_that_say_that_they_are_busy_get_longer(self):
+    def test_ranks_that_report_being_busy_get_more_time(self):
         for options, ranks in (((), 2), (("--emulate-nodes", "2"), 4)):
             with self.subTest(options=options):
                 text = ("trap 'for i in $(seq 40); do echo busy >&$DTRUN_CONTROL_FD; sleep 0.1; done; exit 9' TERM; touch ready$RANK; "
@@ -258,7 +258,7 @@ class WrapperTest(DtrunTest):
                 for rank in range(ranks):
                     (self.folder / f"ready{rank}").unlink()
 
-    def test_user_signals_reach_a_program_below_a_shell_and_spare_the_shell(self):
+    def test_user_signals_reach_the_child_of_a_shell_but_not_the_shell(self):
         text = ("sh -c 'trap \"echo got; exit 0\" USR1; touch ready$RANK; while :; do sleep 0.02; done'; "
                 "echo after")
         process = self.run_until_ready(text)
@@ -269,8 +269,8 @@ class WrapperTest(DtrunTest):
 
 
 class ZombieTest(DtrunTest):
-    def test_an_orphan_that_ends_with_its_rank_does_not_delay_a_good_end(self):
-        # The supervisor finds both ended at once: the rank must not hide its orphan.
+    def test_an_orphan_that_ends_with_its_rank_does_not_delay_a_clean_end(self):
+        # The supervisor finds both exits at once: that of the rank must not hide that of its orphan.
         text = ("(until [ -e go ]; do sleep 0.02; done) & echo $! > orphan$RANK.new; "
                 "mv orphan$RANK.new orphan$RANK; exit 0")
         hold = "; until [ -e exit ]; do sleep 0.02; done; exit 0"
@@ -289,13 +289,13 @@ class ZombieTest(DtrunTest):
         self.assertEqual(0, process.returncode)
         self.assert_nothing_left()
 
-    def test_as_the_first_process_of_a_container_dtrun_reaps_everybodys_orphans(self):
+    def test_as_process_1_of_a_container_dtrun_reaps_all_orphans(self):
         unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
         if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("needs namespaces: of process ids")
         rank = ("touch ready; until [ -e looked ]; do sleep 0.02; done")
         inside = (f"cd {self.folder}; until [ -e ready ]; do sleep 0.02; done; "
-                  "sh -c 'sh -c \"exit 0\" & exit 0'; sleep 0.3; n=0; "  # other zombies are soon gone
+                  "sh -c 'sh -c \"exit 0\" & exit 0'; sleep 0.3; n=0; "  # other zombies are reaped soon
                   "while grep -ls '^State:.Z' /proc/[0-9]*/status > zombies; [ -s zombies ] && [ $n -lt 100 ]; do "
                   "sleep 0.05; n=$((n + 1)); done; touch looked")
         process = subprocess.Popen([*unshare, DTRUN, "-n", "1", "--", "sh", "-c", rank], cwd=self.folder,
@@ -352,7 +352,7 @@ class TerminalStopTest(DtrunTest):
         pid, terminal = self.start_on_terminal(IGNORE, "--stop-grace", "1000")
         os.write(terminal, b"\x03")
         seen = b""
-        while b"stopping because of SIGINT" not in seen:  # sooner, both would be one
+        while b"stopping because of SIGINT" not in seen:  # sent earlier, both signals would merge into one
             seen += os.read(terminal, 4096)
         os.write(terminal, b"\x03")
         status, output = self.end(pid, terminal)

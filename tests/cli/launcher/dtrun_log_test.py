@@ -45,7 +45,7 @@ class BadDiskTest(DtrunTest):
         return process
 
     def hangs(self):
-        """Returns whether a thread of the supervisor stays where strace has stopped it."""
+        """Returns whether strace still holds a thread of the supervisor."""
         for _ in range(5):
             if "t" not in map(state_of, os.listdir(f"/proc/{self.supervisor}/task")):
                 return False
@@ -69,7 +69,7 @@ class BadDiskTest(DtrunTest):
 
     def test_a_failed_rank_is_seen_and_dtrun_does_not_grow(self):
         process = self.start_hanging("[ $RANK = 0 ] && exec yes; sleep 100")
-        time.sleep(0.2)  # what may wait does so by now
+        time.sleep(0.2)  # by now all that may block is blocked
         status = pathlib.Path(f"/proc/{self.supervisor}/status").read_text()
         self.assertLess(int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]), 32 * 1024)
         os.kill(self.rank(1), signal.SIGKILL)
@@ -89,14 +89,14 @@ class BadDiskTest(DtrunTest):
         self.assert_told(lines)
         assert_names(lines[-1], "dtrun: stopped", "SIGTERM")
 
-    def test_a_disk_that_hangs_for_a_while_holds_a_rank_up_and_gets_every_line(self):
+    def test_a_disk_that_hangs_for_a_while_delays_a_rank_and_loses_no_line(self):
         process = self.start_hanging("[ $RANK = 1 ] || { seq 400000; touch written; }", seconds=2, when="1")
         self.assertFalse((self.folder / "written").exists())
         lines = self.end_of(process)
         self.assertEqual((0, 1), (process.returncode, len(lines)), lines)
         self.assertEqual([str(n) for n in range(1, 400001)], self.log.read_text().splitlines())
 
-    def test_a_good_end_waits_for_the_disk_until_a_signal(self):
+    def test_a_clean_end_waits_for_the_disk_until_a_signal(self):
         process = self.start_hanging("echo line")
         wait_until(lambda: not children_of(self.supervisor), "the end of the ranks")
         time.sleep(0.5)
@@ -149,7 +149,7 @@ class Limits(DtrunTest):
             self.assertEqual({"stdout.log": TEXT}, logs)
             shutil.rmtree(self.folder / "logs")
 
-    def test_a_log_that_cannot_be_replaced_goes_on(self):
+    def test_a_log_that_cannot_be_rotated_keeps_growing(self):
         logs, warnings = self.logs_of("4KiB", 'mkdir -p "${TORCHELASTIC_ERROR_FILE%/*}/stdout.log.1/own"; seq 5000')
         self.assertEqual({"stdout.log": TEXT}, logs)
         self.assertEqual(1, len(warnings), warnings)
@@ -157,7 +157,7 @@ class Limits(DtrunTest):
 
 
 class SharedFolders(DtrunTest):
-    """dtrun's folders among those of others: who may read them."""
+    """Access permissions of dtrun's folders."""
 
     def setUp(self):
         super().setUp()
@@ -183,7 +183,7 @@ class SharedFolders(DtrunTest):
             found = {path.is_dir(): mode(path) for path in logs.rglob("*")}
             self.assertEqual(found, {True: folders, False: files})
 
-    def test_a_log_folder_where_nothing_can_be_made_is_named(self):
+    def test_a_log_folder_that_is_not_writable_is_named(self):
         file = self.folder / "file"
         file.touch()
         result = self.dtrun("-n", "1", "--log-dir", file, "--", "true", status=USAGE)
@@ -197,7 +197,7 @@ class FailingStorage(DtrunTest):
         injection = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=mkdir", "-e", f"inject=mkdir:error={error}")
         return self.dtrun(*arguments, under=injection)
 
-    def test_a_passing_error_costs_neither_the_job_nor_its_logs(self):
+    def test_a_transient_error_loses_neither_the_job_nor_its_logs(self):
         text = "echo $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]"
         for error in ("EIO", "ESTALE", "EINTR", "EMFILE"):
             logs = self.folder / error
@@ -207,7 +207,7 @@ class FailingStorage(DtrunTest):
             found = sorted((log.parts[-3], log.read_text()) for log in logs.glob("*/attempt_*/0/stdout.log"))
             self.assertEqual(found, [("attempt_0", "0\n"), ("attempt_1", "1\n")])
 
-    def test_one_that_stays_has_the_status_of_the_storage(self):
+    def test_a_permanent_error_has_the_storage_status(self):
         for options in (("--log-dir", self.folder / "logs"), ("--tee", "3")):
             result = self.dtrun_where_mkdir_fails("EMFILE", *options, "--", "true")
             self.assertEqual(result.returncode, CHECKPOINT, result.err)

@@ -41,7 +41,7 @@ class Namespaces(DtrunTest):
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def cut(self, how="add"):
-        """Or, with "del", mends the network."""
+        """With "del": repairs the network."""
         for host, other in enumerate(reversed(self.ADDRESSES)):
             self.hosts.on(host, "route", how, "blackhole", other + "/32")
 
@@ -56,7 +56,7 @@ class Namespaces(DtrunTest):
         self.assert_nothing_left(1)
         return [each.returncode for each in launchers]
 
-    def test_ranks_learn_an_address_that_both_reach(self):
+    def test_ranks_get_an_address_that_both_hosts_reach(self):
         for address in (self.ADDRESSES[0], self.SIXES[0]):
             launchers = self.job("sh", "-c", "echo $MASTER_ADDR $RANK $WORLD_SIZE", address=address)
             self.assertEqual(self.ends(launchers), [0, 0], launchers[0].err + launchers[1].err)
@@ -81,7 +81,7 @@ class Namespaces(DtrunTest):
     @staticmethod
     def remove(folder):
         shutil.rmtree(folder)
-        with contextlib.suppress(OSError):  # others may use it
+        with contextlib.suppress(OSError):  # another test may use it
             folder.parent.rmdir()
 
     def test_memory_between_hosts_is_predicted(self):
@@ -97,17 +97,17 @@ class Namespaces(DtrunTest):
             end = next(line for line in lines if line.get("event") == "end")
             self.assertEqual(lines[0]["backend"], "hier")
             ratio = end["predicted_memory_bytes"] / end["memory_bytes"]
-            self.assertTrue(0.97 < ratio < 1.06, f"{name}: {ratio}")  # of what is sharded the most that there can be
+            self.assertTrue(0.97 < ratio < 1.06, f"{name}: {ratio}")  # the sharded tensors as the largest part
 
     def test_machines_need_a_secret(self):
-        for seconds in ("1", "5"):  # node 0 leaves before it has said so for long enough; it goes on saying so
+        for seconds in ("1", "5"):  # node 0 exits before, and after, its rejection has lasted long enough
             launchers = self.job("true", secret="", options=("--rdzv-timeout", seconds))
             self.assertEqual(self.ends(launchers), [10, 2], launchers[0].err + launchers[1].err)
             self.assertIn("DTRAIN_JOB_TOKEN", launchers[1].err)
             assert_names(launchers[0].err, "secret")
 
-    def test_factors_of_gradients_between_copies_of_shards_do_not_wait_in_a_circle(self):
-        """Sums over shards arrive at other times on each rank; over the copies a factor waits for the one before."""
+    def test_power_sgd_between_replicas_of_shards_does_not_deadlock(self):
+        """Reductions over shards complete in another order on each rank; between replicas each factor waits for the previous one."""
         text = self.folder / "text"
         text.write_bytes(bytes(range(32, 96)) * 400)
         launchers = self.job(DTRAIN, *TRAINING, "--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", "2",
@@ -119,7 +119,7 @@ class Namespaces(DtrunTest):
     def test_a_silent_cut_ends_both_sides(self):
         launchers = self.job("sh", "-c", SAVING, options=("--heartbeat-timeout", "1"))
         self.wait_for_files(*(f"here{rank}" for rank in range(4)))
-        time.sleep(1)  # the nodes tell each other that all have started
+        time.sleep(1)  # the nodes report to each other that all have started
         started = time.monotonic()
         self.cut()
         self.assertEqual(self.ends(launchers), [5, 5])
@@ -132,7 +132,7 @@ class Namespaces(DtrunTest):
         for name in self.names:  # neither a connection nor a port is left
             self.assertEqual(self.connections(name, *all_but_time_wait), [])
 
-    def test_a_machine_that_vanishes_while_the_nodes_meet_may_come_again(self):
+    def test_a_machine_that_vanishes_during_the_rendezvous_may_rejoin(self):
         established = "01"
         options = {"nodes": 3, "ranks": 1, "options": ("--heartbeat-timeout", "1"), "environment": {"DTRAIN_JOB_TOKEN": SECRET}}
         launchers = [self.node(node, "true", **options) for node in range(2)]

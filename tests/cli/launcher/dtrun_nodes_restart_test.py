@@ -1,4 +1,4 @@
-"""A job of several nodes is started again by node 0's word."""
+"""Node 0 restarts a job of several nodes."""
 
 import os
 import re
@@ -19,7 +19,7 @@ class Restart(NodesTest):
         self.assertEqual([7, 7], self.ends(*launchers), launchers[0].err + launchers[1].err)
         assert_names(launchers[0].err, "dtrun: warning", re.compile("attempt_1"))
 
-    def test_what_follows_an_order_to_restart_in_one_read_is_not_lost(self):
+    def test_messages_read_together_with_a_restart_order_are_kept(self):
         text = "echo > here$RANK-$TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exit 7; sleep 30"
         launchers = self.nodes(text, *self.AGAIN, "0.6")
         first, second = (supervisor_of(launcher) for launcher in launchers)
@@ -34,7 +34,7 @@ class Restart(NodesTest):
         self.assertEqual([137, COMM], self.ends(*launchers))
         self.assertLess(time.monotonic() - begin, 8)
 
-    def test_a_failure_on_any_node_starts_the_ranks_of_all_again(self):
+    def test_a_failure_on_any_node_restarts_the_ranks_of_all_nodes(self):
         process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
                                 'test "$RANK$TORCHELASTIC_RESTART_COUNT" != 30 || exit 7', *self.AGAIN, "0.05", status=0)
         lines = [line.split("] ")[1].split() for line in process.out.splitlines()]
@@ -47,7 +47,7 @@ class Restart(NodesTest):
         assert_names(process.err, "dtrun (node 1)", "restart 1", "rank 3", "status 7")
         assert_names(process.err, "dtrun (node 1)", "status 0", "1 restart")
 
-    def test_the_number_of_restarts_is_node_0s_on_all_nodes(self):
+    def test_node_0_sets_the_number_of_restarts_of_all_nodes(self):
         launchers = [self.node(rank, *options, *self.shell("echo $TORCHELASTIC_MAX_RESTARTS", ranks=1))
                      for rank, options in enumerate((("--max-restarts", "3"), ()))]
         self.assertEqual([0, 0], self.ends(*launchers), launchers[0].err + launchers[1].err)
@@ -58,13 +58,13 @@ class Restart(NodesTest):
         wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the wait for the restart")
         return launchers
 
-    def test_a_signal_at_any_node_ends_the_wait(self):
+    def test_a_signal_at_any_node_ends_the_back_off(self):
         launchers = self.fails_and_waits()
         launchers[1].send_signal(signal.SIGTERM)
         self.assertEqual(self.ends(*launchers), [7, 7])
         assert_names(launchers[0].err, "not started", "SIGTERM")
 
-    def test_a_stop_in_the_wait_has_one_status_on_all_nodes(self):
+    def test_a_stop_in_the_back_off_has_one_status_on_all_nodes(self):
         told = 'printf "requeue-file $PWD/REQUEUE\\ncommitted 5\\n" >&$DTRUN_CONTROL_FD'
         text = f"test $RANK = 0 && exec bash -c '{told}; : > told; sleep 30'; until [ -e told ]; do sleep 0.02; done; exit 7"
         launchers = self.nodes(text, *self.AGAIN, "30")
@@ -74,7 +74,7 @@ class Restart(NodesTest):
         assert_names((self.folder / "REQUEUE").read_text(), "step 5", "SIGUSR1")
 
     def slowly(self, *calls):
-        """Runs a dtrun whose processes' first such calls take longer than --heartbeat-timeout."""
+        """Runs a dtrun in which each process's first call of this kind takes longer than --heartbeat-timeout."""
         names = ",".join(calls)
         self.limit = 60
         return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={names}", "-e", f"inject={names}:delay_enter=5000000:when=1")
@@ -86,7 +86,7 @@ class Restart(NodesTest):
         self.assertEqual([0, 0], self.ends(*launchers), launchers[0].err + launchers[1].err)
         self.assertEqual(1, launchers[0].err.count("restart 1 of 1"), launchers[0].err)
 
-    def test_a_slow_disk_of_the_file_that_asks_for_another_start_loses_no_node(self):
+    def test_a_slow_disk_of_the_requeue_file_loses_no_node(self):
         told = 'printf "requeue-file $PWD/REQUEUE\ncommitted 5\n" >&$DTRUN_CONTROL_FD'
         text = f"test $RANK = 0 && exec bash -c '{told}; : > told; sleep 30'; until [ -e told ]; do sleep 0.02; done; exit 7"
         launchers = [self.node(rank, *self.AGAIN, "30", "--heartbeat-timeout", "2", *self.shell(text, ranks=1), under=under)
@@ -96,20 +96,20 @@ class Restart(NodesTest):
         self.assertEqual(self.ends(*launchers), [9, 9], launchers[0].err + launchers[1].err)
         self.assertTrue((self.folder / "REQUEUE").exists())
 
-    def test_a_lost_node_ends_the_wait(self):
+    def test_a_lost_node_ends_the_back_off(self):
         launchers = self.fails_and_waits()
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], 7)
         assert_names(launchers[0].err, "not started", "node 1")
 
-    def test_a_job_that_lost_a_node_is_not_started_again(self):
+    def test_a_job_that_lost_a_node_is_not_restarted(self):
         launchers = self.nodes(WAIT, *self.AGAIN, "0.05")
         self.wait_for_files("here0", "here1")
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], COMM)
         assert_names(launchers[0].err, "not started", "nodes")
 
-    def test_neither_is_one_that_lost_a_node_just_after_a_rank_had_failed(self):
+    def test_a_job_that_lost_a_node_just_after_a_rank_failed_is_not_restarted(self):
         launchers = self.nodes("trap '' TERM; : > here$RANK; if [ $RANK = 0 ]; then until [ -e here1 ]; do :; done; exit 7; fi; "
                                "while :; do sleep 0.05; done", *self.AGAIN, "0.05", "--abort-grace", "10")
         wait_until(lambda: holds(launchers[0].stderr.readline(), "status 7"), "the order to end")
@@ -117,8 +117,8 @@ class Restart(NodesTest):
         self.assertEqual(self.ends(*launchers)[0], 7)
         assert_names(launchers[0].err, "not started", "nodes")
 
-    def test_a_node_lost_while_the_ranks_end_is_to_blame_where_a_rank_only_says_that_another_failed(self):
-        """As after the end of big ranks, whose dtrun closes its connection last."""
+    def test_a_node_lost_during_the_end_is_the_culprit_if_a_rank_only_blames_another(self):
+        """As after the end of large ranks, whose dtrun closes its connection last."""
         launchers = self.nodes("trap '' TERM; : > here$RANK; [ $RANK = 0 ] && { until [ -e here1 ]; do :; done; exit 4; }; "
                                "while :; do sleep 0.05; done", *self.AGAIN, "0.05", "--abort-grace", "10")
         wait_until(lambda: holds(launchers[0].stderr.readline(), "status 4"), "the order to end")
@@ -129,7 +129,7 @@ class Restart(NodesTest):
         assert_names(failed, "failed", "node 1", "rank 1")
         assert_names(ended, "dtrun: not started")
 
-    def test_nor_does_another_node(self):
+    def test_a_restart_on_another_node_needs_no_log_folder(self):
         text = "[ $RANK = 0 ] && exec sleep 30; for run in logs1/*; do touch $run/attempt_1; done; exit 7"
         launchers = [self.node(rank, "--log-dir", f"logs{rank}", *self.AGAIN, "0.05", *self.shell(text, ranks=1))
                      for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Who does not belong to a job of several nodes has no effect on it, whatever they say and when."""
+"""Unauthenticated connections have no effect on a job of several nodes, whatever they send and when."""
 
 import contextlib
 import errno
@@ -23,8 +23,8 @@ class Strangers(NodesTest):
         except OSError:
             return None
 
-    def test_a_stranger_who_is_there_before_node_0_has_no_effect(self):
-        """It says what would end the wait, were it node 0: that it does not know the secret."""
+    def test_a_foreign_listener_that_precedes_node_0_has_no_effect(self):
+        """It sends what would end the rendezvous if node 0 sent it: that it does not know the secret."""
         same_user, token, unknown = 2, 3, 3
         with socket.create_server(("127.0.0.1", self.port)) as server:
             other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
@@ -32,13 +32,13 @@ class Strangers(NodesTest):
                 stranger = server.accept()[0]
                 stranger.sendall(b"dtrun/4\n" + text_field(struct.pack("<Q", offer) + text_field(bytes(32)) + text_field(b"")))
                 stranger.sendall(text_field(struct.pack("<QQ", unknown, 0) + text_field(b"") + text_field(b"")))
-                with contextlib.suppress(ConnectionResetError):  # it was dropped before all that it said was read
+                with contextlib.suppress(ConnectionResetError):  # the connection was dropped before all data was read
                     stranger.recv(1 << 16)
                 stranger.close()
         launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
         self.assertEqual(self.ends(launcher, other), [0, 0], other.err if hasattr(other, "err") else "")
 
-    def test_strangers_who_hold_all_files_are_dropped(self):
+    def test_unauthenticated_connections_that_use_up_all_descriptors_are_dropped(self):
         launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET},
                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
         strangers = [wait_until(self.try_connect, "node 0") for _ in range(100)]
@@ -47,7 +47,7 @@ class Strangers(NodesTest):
         for stranger in strangers:
             stranger.close()
 
-    def test_strangers_have_no_effect(self):
+    def test_unauthenticated_connections_have_no_effect(self):
         for secret in (SECRET, ""):
             self.port = free_port()
             launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": secret})
@@ -55,7 +55,7 @@ class Strangers(NodesTest):
             for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, struct.pack("<Q", 1 << 60),
                          struct.pack("<QQ", 24, 1 << 40) + bytes(16), bytes(8192)) * 20:
                 strangers.append(wait_until(self.try_connect, "node 0"))
-                with contextlib.suppress(OSError):  # it was dropped already
+                with contextlib.suppress(OSError):  # the connection was dropped already
                     strangers[-1].sendall(text)
             other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": secret})
             self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
@@ -63,7 +63,7 @@ class Strangers(NodesTest):
                 stranger.close()
 
     @unittest.skipIf(os.geteuid() != 0, "needs root: to be another user")
-    def test_another_user_is_not_even_greeted(self):
+    def test_another_user_gets_no_greeting(self):
         launcher = self.node(0, "-n", "1", "true")
         wait_until(self.try_connect, "node 0").close()
         listen = f"import socket; print(socket.create_connection(('127.0.0.1', {self.port})).recv(99))"
@@ -72,7 +72,7 @@ class Strangers(NodesTest):
         self.assertEqual(heard.stdout, "b''\n", heard.stderr)
         self.assertEqual(self.ends(launcher, self.node(1, "-n", "1", "true")), [0, 0], launcher.err)
 
-    def test_garbage_in_place_of_node_0_is_told(self):
+    def test_a_foreign_server_in_place_of_node_0_is_reported(self):
         with socket.create_server(("127.0.0.1", self.port)) as server:
             process = self.node(1, "--rdzv-timeout", "1", "true")
             server.accept()[0].sendall(b"SSH-2.0-OpenSSH\r\n")
@@ -84,10 +84,10 @@ BLOCK = "import os, socket; socket.socket(fileno=int(os.environ['DTRUN_STORE_LIS
 
 
 class RanksStore(NodesTest):
-    """Where ranks meet: at the socket at which node 0's dtrun listens for rank 0. They run dtrain's code, without LibTorch."""
+    """Ranks connect at the socket at which node 0's dtrun listens for rank 0. They run dtrain's code, without LibTorch."""
 
     def listen_elsewhere(self, port):
-        """Another user listens there, if this one may act as another; returns "listens", or why not."""
+        """Listens there as another user, if this user may; returns "listens", or why not."""
         options = {"user": 65534} if os.geteuid() == 0 else {}
         process = subprocess.Popen(["/usr/bin/python3", "-c", LISTEN, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    text=True, cwd="/", **options)
@@ -98,7 +98,7 @@ class RanksStore(NodesTest):
         rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()]
         return [row for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
 
-    def test_who_listens_at_master_port_has_no_effect_and_nobody_can_listen_at_the_stores_port(self):
+    def test_a_listener_at_master_port_has_no_effect_and_the_stores_port_cannot_be_bound(self):
         launchers = self.nodes("echo $MASTER_PORT $DTRUN_STORE_PORT > t$RANK; mv t$RANK at$RANK; "
                                f"while [ ! -e go ]; do sleep 0.02; done; exec {stub_ranks.STUB}")
         self.wait_for_files("at0", "at1")
@@ -108,7 +108,7 @@ class RanksStore(NodesTest):
         (self.folder / "go").touch()
         self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
 
-    def test_a_restart_meets_at_the_same_socket_whoever_has_connected_there_before(self):
+    def test_a_restart_uses_the_same_socket_despite_earlier_foreign_connections(self):
         launchers = self.nodes("try=$TORCHELASTIC_RESTART_COUNT; echo $DTRUN_STORE_PORT > t$RANK; mv t$RANK at$RANK-$try; "
                                "[ $RANK$try = 00 ] && { while [ ! -e go ]; do sleep 0.02; done; "
                                f'python3 -c "{BLOCK}"; exit 7; }}; '

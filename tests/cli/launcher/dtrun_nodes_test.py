@@ -1,4 +1,4 @@
-"""dtrun over several nodes: one job, one end, one status, whatever happens to whom."""
+"""dtrun over several nodes: one job with one end and one status, whichever node or rank fails."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from messages import assert_names
 
 
 class Start(NodesTest):
-    def test_each_rank_finds_its_place(self):
+    def test_each_rank_gets_its_rank_and_node(self):
         text = ('echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE" '
                 '"$MASTER_ADDR $MASTER_PORT $DTRAIN_JOB_TOKEN $TORCHELASTIC_RUN_ID $DTRUN_STORE_PORT ${DTRUN_STORE_FD-none}" '
                 "${DTRUN_STORE_LISTENER_FD-none}")
@@ -45,7 +45,7 @@ class Start(NodesTest):
         self.assertEqual(lines, ["0 0 1 6 0", "1 0 3 6 1", "2 1 3 6 1", "3 2 3 6 1", "4 0 2 6 2", "5 1 2 6 2"])
         self.assertTrue(launchers[1].out.startswith(f"[{socket.gethostname()}:"), launchers[1].out)
 
-    def test_lines_of_emulated_nodes_come_out_whole(self):
+    def test_lines_of_emulated_nodes_are_not_interleaved(self):
         process = self.emulated("seq 1 20000 | sed s/^/abcdefghijklmnopqrstuvwxyz/")
         lines = process.out.splitlines()
         self.assertEqual(len(lines), 80_000)
@@ -59,14 +59,14 @@ class Start(NodesTest):
             self.assertLessEqual(shown, {"127.0.0.1", "::1"})
             self.assertEqual(len(shown), 1)
 
-    def test_the_ranks_meet_where_the_dtruns_met_and_have_another_port_reserved(self):
+    def test_the_ranks_rendezvous_at_the_dtruns_address_with_another_reserved_port(self):
         launchers = self.nodes("echo $MASTER_PORT $DTRUN_STORE_PORT")
         self.assertEqual(self.ends(*launchers), [0, 0])
         master, store = launchers[0].out.split()[1:]
         self.assertEqual(store, str(self.port))
         self.assertNotEqual(master, store)
 
-    def test_the_ranks_secret_follows_from_the_jobs_and_is_not_the_jobs(self):
+    def test_the_ranks_secret_is_derived_from_the_jobs_secret(self):
         token = self.folder / "token"
         token.write_text(SECRET + "\n")
         token.chmod(0o600)
@@ -84,27 +84,27 @@ class Start(NodesTest):
 
 
 class Meeting(NodesTest):
-    """Who does not come, who should not, and who contradicts."""
+    """Rendezvous of nodes that are missing, unexpected or contradicting."""
 
-    def test_who_is_missing_is_told_and_ends_the_wait(self):
+    def test_missing_nodes_are_named_and_end_the_rendezvous(self):
         for rank, missing in ((0, "nodes 1, 2 of 3"), (2, "node 0")):
             process = self.node(rank, "--rdzv-timeout", "0.5", "true", nodes=3)
             self.assertEqual(self.ends(process), [RENDEZVOUS])
             assert_names(process.err, missing, "--rdzv-timeout")
             self.assertEqual(len(process.err.splitlines()), 1, process.err)
 
-    def test_those_who_came_hear_who_did_not(self):
+    def test_nodes_that_joined_report_the_missing_nodes(self):
         launchers = [self.node(rank, "--rdzv-timeout", limit, "true", nodes=3) for rank, limit in ((0, "5"), (1, "9"))]
         self.assertEqual(self.ends(*launchers), [RENDEZVOUS, RENDEZVOUS])
         for each in launchers:
             assert_names(each.err, "node 2 of 3", "5.0 s")
 
-    def test_a_line_now_and_then(self):
+    def test_the_rendezvous_reports_its_progress(self):
         process = self.node(0, "--rdzv-timeout", "5", "true")
         self.assertEqual(self.ends(process), [RENDEZVOUS])
         self.assertRegex(process.err, r"dtrun: .*node 1, \d\.\d s ")
 
-    def test_a_late_node_and_one_that_comes_again(self):
+    def test_a_late_node_and_a_node_that_rejoins(self):
         first = self.node(1, "-n", "1", "true")
         again = self.node(2, "-n", "1", "true", nodes=3)
         time.sleep(0.1)
@@ -116,7 +116,7 @@ class Meeting(NodesTest):
         launchers.append(self.node(0, "-n", "1", "true"))
         self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
 
-    def test_a_reader_that_stopped_does_not_hold_the_meeting(self):
+    def test_a_stopped_reader_does_not_delay_the_rendezvous(self):
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         with contextlib.suppress(BlockingIOError):
@@ -129,7 +129,7 @@ class Meeting(NodesTest):
         for end in (reader, writer):
             os.close(end)
 
-    def test_an_emulated_node_that_ends_before_the_meeting_ends_all(self):
+    def test_an_emulated_node_that_ends_before_the_rendezvous_ends_the_job(self):
         process = self.start("--emulate-nodes", "64", "true")
         children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while not (first := children.read_text().split()):
@@ -141,7 +141,7 @@ class Meeting(NodesTest):
         assert_names(process.err, "failed", "node 0", "status 137")
         self.assertEqual(process.err.count("\n"), 1)
 
-    def test_contradictions(self):
+    def test_contradicting_options_of_two_nodes_are_rejected(self):
         for nodes, ranks, name in ((2, ((1, 3),), "--nnodes 3"), (3, ((1, 3), (1, 3)), "--node-rank 1")):
             self.port = free_port()
             launchers = [self.node(0, "true", nodes=nodes)]
@@ -151,8 +151,8 @@ class Meeting(NodesTest):
                 assert_names(each.err, name)
                 self.assertEqual(len(each.err.splitlines()), 1, each.err)
 
-    def test_another_version_is_refused_on_both_sides(self):
-        """A launcher as it might come from another release: the words of docs/guide/dtrun.md, and its own version."""
+    def test_another_version_is_rejected_on_both_sides(self):
+        """A launcher of another release: it uses the protocol of docs/guide/dtrun.md with its own version."""
         launcher = self.node(0, "true")
         guest = wait_until(self.try_connect, "node 0")
         wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 72, "a greeting")
@@ -172,7 +172,7 @@ class Meeting(NodesTest):
             self.assertEqual(self.ends(process), [PORT])
         assert_names(process.err, "--master-port", f"port {self.port}")
 
-    def test_a_dtrun_beyond_the_job_hears_who_has_the_port(self):
+    def test_an_extra_dtrun_is_told_who_uses_the_port(self):
         text = ": > here$RANK; until [ -e go ]; do sleep 0.02; done"
         launchers = [self.node(0, *self.shell(text, ranks=1))]
         wait_until(self.try_connect, "node 0").close()
@@ -193,7 +193,7 @@ class Meeting(NodesTest):
         self.assertEqual(second.returncode, PORT)
         assert_names(errors, "--master-port", f"port {self.port}", f"pid {first}")
 
-    def test_secrets_that_differ_or_are_missing(self):
+    def test_different_or_missing_secrets_are_rejected(self):
         jobs = []
         for first, second in ((SECRET, SECRET[::-1]), (SECRET, ""), ("", SECRET)):
             self.port = free_port()
@@ -208,7 +208,7 @@ class Meeting(NodesTest):
         self.assert_nothing_left()
 
     def introduction(self, rank, nodes, version=None):
-        """Of a node with one rank, as a launcher of this version says it."""
+        """The hello message of a node with one rank, as a launcher of this version sends it."""
         version = version or subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
         hello = text_field(version) + struct.pack("<QQQ", rank, nodes, 1) + text_field(b"elsewhere")
         return text_field(text_field(bytes(32)) + text_field(hello) + text_field(b""))
@@ -221,13 +221,13 @@ class Meeting(NodesTest):
             self.assertEqual(self.ends(launcher), [USAGE], launcher.err)
         assert_names(launcher.err, "node 7 (elsewhere)", "--nnodes 2")
 
-    def test_a_node_may_come_again_before_node_0_has_seen_its_end(self):
+    def test_a_node_may_rejoin_before_node_0_notices_its_exit(self):
         introduction = self.introduction(1, 3)
         launcher = self.node(0, "-n", "1", "true", nodes=3)
         first, second = (wait_until(self.try_connect, "node 0") for _ in range(2))
         for guest in (first, second):
             guest.settimeout(LIMIT)
-            guest.recv(72, socket.MSG_WAITALL)  # the greeting and an offer
+            guest.recv(72, socket.MSG_WAITALL)  # the greeting and the challenge
         first.sendall(introduction)
         first.recv(16, socket.MSG_WAITALL)
         os.kill(launcher.pid, signal.SIGSTOP)  # so that it sees both at once
@@ -240,7 +240,7 @@ class Meeting(NodesTest):
         launcher.terminate()
         self.ends(launcher)
 
-    def test_a_node_that_does_not_tell_how_its_ranks_ended_is_lost(self):
+    def test_a_node_that_does_not_report_its_ranks_is_lost(self):
         introduction = self.introduction(1, 2)
         rank_end, node_done = 16, 18
         for message in (struct.pack("<QQ", rank_end, 0) + bytes(8), struct.pack("<QQ", node_done, 0)):
@@ -257,7 +257,7 @@ class Meeting(NodesTest):
         except OSError:
             return None
 
-    def test_options_that_do_not_fit(self):
+    def test_conflicting_options_of_one_node_are_rejected(self):
         for arguments, words in ((("--nnodes", "2", "true"), "--node-rank"),
                                  (("--nnodes", "2", "--node-rank", "1", "true"), "--master-addr"),
                                  (("--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "true"), "0 to 1"),
@@ -287,7 +287,7 @@ class Failure(NodesTest):
             for each in launchers:
                 self.assertRegex(each.err.splitlines()[-1], rf"failed: rank {rank} .*, node {rank}\)")
 
-    def test_who_blames_another_is_not_the_culprit(self):
+    def test_a_rank_that_blames_another_is_not_the_culprit(self):
         gone = "until [ -s pid ]; do :; done; while kill -0 $(cat pid) 2>&-; do :; done"
         process = self.emulated(f"case $RANK in 0) echo $$ > pid; until [ -e here3 ]; do :; done; exit 4;; "
                                 f"3) : > here3; {gone}; exit 6;; esac; sleep 30", status=6)
@@ -302,14 +302,14 @@ class Failure(NodesTest):
         self.assertEqual(self.ends(*launchers), [SPAWN, SPAWN])
         assert_names(launchers[1].err, "node 0", "'nosuchprogram'")
 
-    def test_an_error_of_all_ranks_is_told_without_blame(self):
+    def test_an_error_of_all_ranks_names_no_culprit(self):
         text = ('import glob, os, time\nopen("up" + os.environ["RANK"], "w").close()\nwhile len(glob.glob("up*")) < 4:\n'
                 '  time.sleep(0.01)\nos.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no data\\n"); os._exit(3)')
         process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text, status=3)
         self.assertNotIn("failed:", process.err)
         self.assertEqual(process.err.count("no data"), 2, "one per node")
 
-    def test_an_error_of_all_that_one_rank_found_is_told_on_each_node(self):
+    def test_an_error_of_all_ranks_that_one_rank_found_is_printed_on_each_node(self):
         text = ('import os, time\nif os.environ["RANK"] == "3":\n'
                 '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"refused 3 no good file\\n"); os._exit(3)\n'
                 'time.sleep(30)')
@@ -317,7 +317,7 @@ class Failure(NodesTest):
         self.assertEqual(self.ends(*launchers), [3, 3])
         self.assertEqual([each.err for each in launchers], ["dtrun: no good file\n", "no good file\n"])
 
-    def test_an_error_of_one_node_is_told_with_its_place(self):
+    def test_an_error_of_one_node_is_printed_with_the_node(self):
         text = ('import os, time\nif os.environ["RANK"] == "2":\n'
                 '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no data\\n"); os._exit(3)\n'
                 'time.sleep(30)')
@@ -326,7 +326,7 @@ class Failure(NodesTest):
 
 
 class Loss(NodesTest):
-    """A launcher that dies, or of which nothing is heard."""
+    """A launcher that dies or falls silent."""
 
     def test_a_launcher_that_is_killed(self):
         for lost in (0, 1):
@@ -350,7 +350,7 @@ class Loss(NodesTest):
         for lost in (0, 1):
             launchers = self.nodes(WAIT, "--heartbeat-timeout", "1")
             self.wait_for_files("here0", "here1")
-            time.sleep(1)  # the nodes tell each other that all have started
+            time.sleep(1)  # the nodes report to each other that all have started
             supervisor = supervisor_of(launchers[lost])
             started = time.monotonic()
             os.kill(supervisor, signal.SIGSTOP)
@@ -359,13 +359,13 @@ class Loss(NodesTest):
             self.assertTrue(0.5 < time.monotonic() - started < 10)
             self.assertEqual(other.returncode, TIMEOUT, other.err)
             assert_names(other.err.splitlines()[-1], "failed", f"node {lost}", f"rank {lost}", "1.0 s")
-            errors = launchers[lost].communicate(timeout=LIMIT)[1]  # its guard does not wait for ever
+            errors = launchers[lost].communicate(timeout=LIMIT)[1]  # its watchdog does not wait for ever
             assert_names(errors, "failed", "nodes")
             self.assert_nothing_left(1)
             for path in self.folder.glob("here*"):
                 path.unlink()
 
-    def test_who_lost_node_0_says_nothing_of_the_ranks_of_other_nodes(self):
+    def test_after_losing_node_0_a_node_reports_only_its_own_ranks(self):
         launchers = self.nodes(WAIT, ranks=(1, 1, 2))
         self.wait_for_files(*(f"here{rank}" for rank in range(4)))
         os.kill(supervisor_of(launchers[0]), signal.SIGKILL)
@@ -374,13 +374,13 @@ class Loss(NodesTest):
             self.assertIn("result: rank ", launchers[node].err)
             self.assertNotRegex(launchers[node].err, other)
 
-    def test_a_healthy_job_outlives_the_heartbeat_timeout(self):
+    def test_a_healthy_job_runs_longer_than_the_heartbeat_timeout(self):
         process = self.emulated("sleep 4", "--heartbeat-timeout", "1.5")
         self.assertEqual((process.returncode, process.err), (0, ""))
 
 
 class Stop(NodesTest):
-    def test_a_signal_at_any_node_stops_all(self):
+    def test_a_signal_at_any_node_stops_all_nodes(self):
         for node, number in ((0, signal.SIGTERM), (1, signal.SIGINT)):
             launchers = self.nodes("trap 'kill -KILL $!; echo saved; exit 9' TERM; : > here$RANK; sleep 30 & wait $!", ranks=(1, 2))
             self.wait_for_files("here0", "here1", "here2")
@@ -413,16 +413,16 @@ class Stop(NodesTest):
         for path in self.folder.glob("continued*"):
             self.assertLessEqual(len(path.read_text()), 2)
 
-    def test_what_a_shell_left_behind_saves_on_each_node(self):
-        """The shells die of the SIGTERM; the programs below them save."""
+    def test_orphans_of_a_shell_save_on_each_node(self):
+        """SIGTERM kills the shells; their child programs save."""
         saver = "trap 'sleep 0.2; exit 9' TERM; : > here$RANK; while :; do sleep 0.05; done"
         launchers = self.nodes(f'sh -c "{saver.replace("$", chr(92) + "$")}"; true')
         self.wait_for_files("here0", "here1")
         launchers[1].send_signal(signal.SIGTERM)
         self.assertEqual(self.ends(*launchers), [SAVED, SAVED], launchers[0].err)
 
-    def test_the_last_ranks_keep_their_time(self):
-        """A rank that saved on one node gives those of the others --stop-grace."""
+    def test_the_last_ranks_get_the_whole_stop_grace(self):
+        """After a rank on one node has saved, the ranks on other nodes still have --stop-grace."""
         launchers = self.nodes("[ $RANK = 1 ] && exit 9; sleep 0.5; echo done; exit 9")
         self.assertEqual(self.ends(*launchers), [SAVED, SAVED])
         self.assertIn("done", launchers[0].out)
@@ -444,7 +444,7 @@ class Training(NodesTest):
         lines = map(json.loads, (self.folder / run / "metrics.jsonl").read_text().splitlines())
         return [(line["loss"], line["grad_norm"]) for line in lines if "loss" in line]
 
-    def test_two_nodes_train_with_the_bits_of_one(self):
+    def test_two_nodes_train_bit_for_bit_like_one(self):
         for run, where in (("one", ("-n", "4")), ("two", ("--emulate-nodes", "2", "-n", "2"))):
             self.dtrun(*where, "--", self.DTRAIN, *self.FLAGS, "--steps", "4", "--run-dir", run, status=0)
         self.assertEqual(self.losses("one"), self.losses("two"))

@@ -32,7 +32,7 @@ class LinesTest(DtrunTest):
         (self.folder / "program.py").write_text(text)
         return self.dtrun("-n", str(ranks), *options, "--", "python3", "program.py", **more)
 
-    def test_lines_of_chatty_ranks_stay_whole_and_in_order(self):
+    def test_lines_of_busy_writers_stay_whole_and_in_order(self):
         process = self.python(CHATTY, status=0)
         for text, odd in ((process.out, 1), (process.err, 0)):
             expected = {rank: [f"[{rank}] r{rank} n{n} " + "x" * (n % 200)
@@ -69,7 +69,7 @@ else:
                          sorted(line for line in process.out.splitlines() if "before" not in line))
         self.assertEqual("[0] errors keep it\n", process.err)
 
-    def test_bytes_that_are_no_text_pass_unchanged(self):
+    def test_bytes_that_are_not_text_pass_unchanged(self):
         (self.folder / "bytes").write_bytes(bytes(range(256)) + b"\n")
         with open(self.folder / "got", "wb") as got:
             self.dtrun("-n", "1", "--", "cat", "bytes", stdout=got)
@@ -97,7 +97,7 @@ class ReaderTest(DtrunTest):
         self.assertTrue((self.folder / "finished0").exists())
         self.assertTrue((self.folder / "finished1").exists())
 
-    def test_standard_streams_that_were_never_open_do_no_harm(self):
+    def test_standard_streams_that_were_never_open_cause_no_error(self):
         text = " ".join([DTRUN, "-n 2 -- sh -c 'echo a; echo b >&2; touch ran$RANK'",
                          "<&- >&- 2>&-"])
         process = subprocess.run(["sh", "-c", text], env=self.environment(), cwd=self.folder,
@@ -126,7 +126,7 @@ class ReaderTest(DtrunTest):
 
 
 class FullDiskTest(DtrunTest):
-    """A limit on the size of files stands for the disk: what is above it finds no room until it is raised."""
+    """A limit on file sizes simulates a full disk: writes beyond it fail until it is raised."""
 
     LINES = 40_000
     TEXT = (f"for i in $(seq {LINES}); do echo line $i words, words, words that fill a disk and wait; done; "
@@ -157,7 +157,7 @@ class FullDiskTest(DtrunTest):
         wait_until(lambda: path.exists() and path.stat().st_size == limit, "the file to be full")
         time.sleep(0.2)  # the next write has failed
 
-    def test_a_disk_that_is_full_for_a_while_gets_every_line(self):
+    def test_a_disk_that_is_full_for_a_while_loses_no_line(self):
         path = self.folder / "output"
         with open(path, "ab") as output:
             program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), stdout=output)
@@ -191,12 +191,12 @@ class FullDiskTest(DtrunTest):
             self.assertEqual(status, process.returncode)
             assert_names(process.err, "dtrun: warning", "3 lines", os.strerror(errno.ENOSPC))
 
-    def test_nothing_hangs_where_all_output_goes_to_a_full_disk(self):
+    def test_output_to_a_full_disk_hangs_nothing(self):
         with open("/dev/full", "wb") as full:
             self.assertEqual(0, self.dtrun(*self.shell(f"seq {self.LINES}; seq 9 >&2"), stdout=full,
                                            stderr=subprocess.STDOUT).returncode)
 
-    def test_a_log_goes_on_when_the_disk_has_room_again(self):
+    def test_a_log_continues_when_the_disk_has_room_again(self):
         program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), "--log-dir", "logs", "--redirects", "3")
         self.wait_for_files("written")
         log = next((self.folder / "logs").rglob("stdout.log"))
@@ -211,7 +211,7 @@ class FullDiskTest(DtrunTest):
 
 
 class UnreadTerminalTest(DtrunTest):
-    """A terminal that nobody reads: a write to it may block though poll says that it would not."""
+    """A terminal without a reader: a write to it may block although poll says that it would not."""
 
     FLOOD = "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; done"
 
@@ -291,7 +291,7 @@ class FilesTest(DtrunTest):
         self.assertEqual([0] * 8, [status for _, status in ends], ends)
         self.assertEqual(8, len(list((self.folder / "logs").iterdir())))
 
-    def test_logs_without_a_named_folder_are_kept_and_their_place_is_told(self):
+    def test_logs_without_a_named_folder_are_kept_and_their_path_is_printed(self):
         process = self.start(*self.shell(self.TEXT, "--tee", "1"))
         _, err = process.communicate(timeout=LIMIT)
         (place,) = re.findall(r"^dtrun: logs .*: (/.*)$", err, re.MULTILINE)
@@ -327,11 +327,11 @@ class TerminalTest(DtrunTest):
         self.assertEqual(0, process.wait(LIMIT))
         return output.decode()
 
-    def test_rank_0_alone_is_told_of_the_terminal_and_its_width(self):
+    def test_only_rank_0_gets_the_terminals_width(self):
         output = self.on_terminal('echo "t=${DTRUN_TERMINAL:-no} c=${COLUMNS:-no}"')
         self.assertEqual(["", "[0] t=1 c=93", "[1] t=no c=no"], sorted(screen_lines(output)))
 
-    def test_without_a_terminal_nobody_is_told(self):
+    def test_without_a_terminal_no_rank_gets_a_width(self):
         process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"'),
                              env={"DTRUN_TERMINAL": "1"})
         self.assertEqual(["[0] t=no", "[1] t=no"], sorted(process.out.splitlines()))
@@ -345,7 +345,7 @@ class TerminalTest(DtrunTest):
         self.assertEqual([f"[1] line {i}" for i in range(1, 7)] + ["[0] step 9 of many", ""],
                          [x if x.startswith("[") or not x else "[0] " + x for x in lines])
         seen = [int(number) for number in re.findall(r"step (\d) of many", output)]
-        self.assertEqual((sorted(seen), 9), (seen, seen[-1]))  # a text takes the place of one that waits
+        self.assertEqual((sorted(seen), 9), (seen, seen[-1]))  # a text replaces one that is queued
 
     def test_the_progress_line_is_redrawn_below_a_later_line(self):
         def then(process, resize, wait_for):
@@ -373,7 +373,7 @@ class TerminalTest(DtrunTest):
         self.assertEqual([96, 39], [len(line) for line in drawn])
         self.assertEqual(["told columns 40", ""], screen_lines(output))
 
-    def test_a_program_is_told_of_the_terminal_only_where_all_output_goes_there(self):
+    def test_a_program_gets_the_terminals_width_only_if_all_output_goes_there(self):
         master, slave = pty.openpty()
         process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"', ranks=1), stderr=slave)
         os.close(slave)

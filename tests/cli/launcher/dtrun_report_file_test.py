@@ -34,7 +34,7 @@ class ReportFile(DtrunTest):
         self.assertEqual((found["status"], found["failed"], found["attempts"]), (12, True, 1))
 
     def test_checkpoint_and_advice_of_the_report_are_of_one_run(self):
-        """A rank that is a script trains one run after the other."""
+        """A rank that runs a script trains several runs in turn."""
         file = self.folder / "report.json"
         first, begun = "run first\ncommitted 100 resume first\n", "progress 3\n"
         second = begun + "run second\ncommitted 5"
@@ -47,7 +47,7 @@ class ReportFile(DtrunTest):
                     process = self.dtrun("-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--report-file", file,
                                          "--", "bash", "-c", text)
                     found = json.loads(file.read_text())
-                    # Where the last attempt has none, that of the attempt before counts.
+                    # If the last attempt has none, the previous attempt counts.
                     step, advice = (100, "resume first") if restarts and expected[0] is None else expected
                     self.assertEqual((found["checkpoint"], found["resume"]), (step, advice), process.err)
                     self.assertEqual([line for line in process.err.splitlines() if "resume " in line],
@@ -97,7 +97,7 @@ print(ChildFailedError("dtrain", {0: ProcessFailure(local_rank=0, pid=1, exitcod
 
 
 class ErrorFileTest(FolderTest):
-    def test_of_ranks_under_dtrun(self):
+    def test_the_error_file_of_ranks_under_dtrun(self):
         before = int(time.time())
         result = run(DTRUN, "-n", 2, "--log-dir", self.folder, "--", DTRAIN, "--wrong-flag", status=2)
         files = sorted(self.folder.glob("*/attempt_0/*/error.json"))
@@ -110,7 +110,7 @@ class ErrorFileTest(FolderTest):
             self.assertIn(message["message"], result.stderr)
             self.assertGreaterEqual(int(message["extraInfo"]["timestamp"]), before)
 
-    def test_a_success_leaves_none(self):
+    def test_a_success_leaves_no_error_file(self):
         file = self.folder / "error.json"
         run(DTRAIN, "--version", environment={"TORCHELASTIC_ERROR_FILE": str(file)})
         self.assertFalse(file.exists())
@@ -156,7 +156,7 @@ class OneErrorTest(DtrunTest):
         (self.folder / "text").write_bytes(bytes(range(32, 127)) * 100)
 
     def refused(self, status, *arguments, ranks=4):
-        """dtrain's one line, which nothing else stands beside."""
+        """The single error line of dtrain, without other output."""
         process = self.dtrun("-n", str(ranks), "--", DTRAIN, *arguments, status=status)
         self.assertRegex(process.err, r"\Adtrain: error: [^\n]*\n\Z")
         return process.err
@@ -170,7 +170,7 @@ class OneErrorTest(DtrunTest):
         self.assertIn("nowhere", self.refused(3, "--strategy", "ddp", "--data", "nowhere", "--run-dir", "run", *MODEL))
         self.assertIn("nowhere", self.refused(3, "--data", "nowhere", ranks=2))  # without notes on what was not given
 
-    def test_it_stands_behind_what_other_ranks_still_write(self):
+    def test_the_error_follows_what_other_ranks_still_write(self):
         process = self.dtrun("-n", "2", "--", sys.executable, "-c", LATE_NOTE, status=3)
         self.assertEqual(["[0] a note", "dtrain: error: nothing there"], process.err.splitlines())
 

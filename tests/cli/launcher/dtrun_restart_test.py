@@ -1,4 +1,4 @@
-"""--max-restarts: a job that failed is started again as a whole, as long as that makes sense, and reports what that cost."""
+"""--max-restarts: a failed job is restarted as a whole while restarts can help, and reports their cost."""
 
 import os
 import re
@@ -13,14 +13,14 @@ from messages import assert_names, holds, lines_naming
 
 QUICKLY = ("--restart-backoff", "0.02")
 HANG = "sleep 60"
-TELL = 'tell() { echo "$1" >&$DTRUN_CONTROL_FD; }; '  # as dtrain tells dtrun
+TELL = 'tell() { echo "$1" >&$DTRUN_CONTROL_FD; }; '  # the control protocol of dtrain
 TINY = (*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4", "--lr", "3e-3",
         "--threads", "1", "--log-every", "0")
 
 
 class RestartTest(DtrunTest):
     def restarted(self, text, restarts, *options, ranks=2, **more):
-        """The end of a dtrun whose ranks run a text of bash."""
+        """The result of a dtrun whose ranks run a bash script."""
         return self.dtrun("-n", str(ranks), "--max-restarts", str(restarts), *QUICKLY, *options, "--", "bash", "-c",
                           TELL + text, **more)
 
@@ -59,7 +59,7 @@ class Budget(RestartTest):
         assert_names(second, "attempt 1")
         assert_names(error, "dtrun: error", "'./program'")
 
-    def test_three_restarts_without_a_newer_checkpoint_are_the_last(self):
+    def test_restarts_end_after_three_without_a_newer_checkpoint(self):
         process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1, status=7)
         self.assertEqual(3, len(self.restarts_of(process)))
         assert_names(process.err, "restart 3 of 50", "80 ms", "rank 0", "status 7", "step 7", "step 5")
@@ -84,18 +84,18 @@ class Starts(RestartTest):
         process.err = head + process.communicate(timeout=LIMIT)[1]
         self.assert_nothing_left()
 
-    def test_a_passing_error_of_the_programs_storage_is_waited_out(self):
+    def test_restarts_wait_for_a_transient_storage_error_of_the_program(self):
         process, tracer = self.start_traced(1, "-f", "-e", "trace=execve", "-e", "inject=execve:error=EIO")
         head = ""
         while "trying again" not in head:
             line = process.stderr.readline()
             self.assertTrue(line, head)
             head += line
-        tracer.terminate()  # the disk is well again
+        tracer.terminate()  # the disk works again
         self.end_of(process, head)
         self.assertEqual((0, [("1", "1")]), (process.returncode, self.restarts_of(process)), process.err)
 
-    def test_without_room_for_a_process_an_attempt_has_failed(self):
+    def test_an_attempt_that_cannot_fork_has_failed(self):
         process, _ = self.start_traced(2, "-e", "trace=vfork", "-e", "inject=vfork:error=EAGAIN:when=1")
         self.end_of(process)
         self.assertEqual((0, [("1", "2"), ("2", "2")]), (process.returncode, self.restarts_of(process)), process.err)
@@ -151,7 +151,7 @@ class Measures(RestartTest):
         number, unit = text.split()
         return float(number) * {"ms": 1e-3, "s": 1}[unit]
 
-    def test_rank_0_is_told_of_the_recovery(self):
+    def test_rank_0_gets_the_recovery_time(self):
         process = self.restarted('tell "progress $((TORCHELASTIC_RESTART_COUNT + 1))"; '
                                  "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 7; read line <&$DTRUN_CONTROL_FD; echo $line",
                                  1, ranks=1)
@@ -175,7 +175,7 @@ class Stop(RestartTest):
             head = ""
             while "restart 1 of 5 in 50 s" not in head:
                 head += process.stderr.readline()
-            os.kill(process.pid, signal.SIGUSR2)  # asks for nothing
+            os.kill(process.pid, signal.SIGUSR2)  # requests nothing
             begin = time.monotonic()
             process.send_signal(number)
             self.end_of(process)
@@ -192,7 +192,7 @@ class Stop(RestartTest):
         process.send_signal(number)
         return self.end_of(process)
 
-    def test_a_stop_in_the_back_off_asks_for_another_start_if_there_is_a_checkpoint(self):
+    def test_a_stop_in_the_back_off_requests_a_requeue_if_there_is_a_checkpoint(self):
         requeue = self.folder / "REQUEUE"
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             requeue.unlink(missing_ok=True)
@@ -204,7 +204,7 @@ class Stop(RestartTest):
         process = self.stopped_in_the_back_off(signal.SIGQUIT, self.SAVED + "exit 7")
         self.assertEqual((7, False), (process.returncode, requeue.exists()), process.err)
 
-    def test_where_another_start_cannot_be_asked_for_the_failure_counts_and_within_slurm_a_stop_is_0(self):
+    def test_without_a_requeue_the_failure_counts_and_within_slurm_a_stop_is_0(self):
         slurm, requeue = {"SLURM_JOB_ID": "7"}, self.folder / "REQUEUE"
         unnamed = TELL + "tell 'committed 5'; "
         for text, env, status, warning in ((self.SAVED, slurm, 0, None), (self.SAVED.replace("$PWD", "$PWD/gone"), {}, 7, "gone/REQUEUE"),
@@ -214,7 +214,7 @@ class Stop(RestartTest):
             self.assertEqual((status, status == 0), (process.returncode, requeue.exists()), process.err)
             self.assertRegex(process.err, f"dtrun: warning: .*{warning}" if warning else "dtrun: ")
 
-    def test_a_stop_while_a_failed_attempt_ends_asks_for_another_start(self):
+    def test_a_stop_while_a_failed_attempt_ends_requests_a_requeue(self):
         text = self.SAVED + "trap '' TERM USR1; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG
         process = self.start_failing(text, "--abort-grace", "0.6", ranks=2)
         while not holds(process.stderr.readline(), "status 7"):
@@ -272,7 +272,7 @@ class Training(RestartTest):
         path = self.folder / run_dir / "metrics.jsonl"
         try:
             return [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
-        except FileNotFoundError:  # not yet, or a start that begins anew has taken it away
+        except FileNotFoundError:  # not created yet, or removed by a start from step 0
             return []
 
     def kill_rank(self, number):
@@ -295,7 +295,7 @@ class Training(RestartTest):
         self.assert_nothing_left()
         return error
 
-    def test_a_run_that_is_killed_twice_has_the_bits_of_an_undisturbed_one(self):
+    def test_a_run_that_is_killed_twice_equals_an_undisturbed_run_bit_for_bit(self):
         for name in ("whole", "killed"):
             (self.folder / name).mkdir()
         run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", steps=600), cwd=self.folder)
@@ -303,7 +303,7 @@ class Training(RestartTest):
         (self.folder / "killed" / "metrics.jsonl").write_text("")
         process = self.start_training("--run-dir", "killed", "--overwrite", "--checkpoint-every", "10", steps=600)
         self.kill_after(1, "killed", 1, '"event":"checkpoint"')
-        # A resume drops the lines of later steps; the first save may have begun before the recovery was told.
+        # A resume drops the lines of later steps; the first save may have begun before the recovery was reported.
         self.kill_after(0, "killed", 2, '"event":"recovery"', '"event":"checkpoint"', '"event":"checkpoint"')
         error = self.end_of(process)
         whole, killed = self.folder / "whole", self.folder / "killed"
@@ -313,7 +313,7 @@ class Training(RestartTest):
         self.check_history(metrics_of(killed), error)
         self.assertEqual(lines_naming(error, "dtrain", "--checkpoint-every"), [])
 
-    def test_new_data_begins_once_whatever_restarts(self):
+    def test_new_data_begins_once_despite_restarts(self):
         (self.folder / "other").write_bytes((self.folder / "text").read_bytes()[5000:20000])
         run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", steps=4), cwd=self.folder)
         shutil.copytree(self.folder / "whole", self.folder / "killed")
@@ -372,7 +372,7 @@ class Training(RestartTest):
         steps = [line["step"] for line in metrics_of(self.folder / "runs/text-1") if "loss" in line]
         self.assertEqual(list(range(1, 601)), steps)
 
-    def test_a_run_of_another_launch_is_refused_as_ever(self):
+    def test_a_run_of_another_launch_is_still_rejected(self):
         (self.folder / "run").mkdir()
         (self.folder / "run/config.json").write_text('{"provenance": {"launch": "x", "command_line": ["other"]}}')
         restarted = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"}

@@ -45,7 +45,7 @@ class StatusTest(DtrunTest):
         process = self.dtrun(*self.shell("[ $RANK = 0 ] || { sleep 0.3; echo done; }"))
         self.assertEqual((0, "[1] done\n"), (process.returncode, process.out))
 
-    def test_the_order_of_death_is_the_kernels_even_when_dtrun_was_not_looking(self):
+    def test_the_order_of_deaths_is_the_kernels_even_if_dtrun_was_stopped(self):
         for first, second in ((2, 0), (0, 2), (1, 0)):
             with self.subTest(first=first):
                 for name in self.folder.glob("pid*"):
@@ -82,7 +82,7 @@ class StatusTest(DtrunTest):
             (self.folder / "ready").unlink()
             self.assertIn(f"failed: rank {culprit} ", last_line(process))
 
-    def test_a_caller_that_ignores_dead_children_changes_nothing(self):
+    def test_a_caller_that_ignores_sigchld_has_no_effect(self):
         self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit 3; {HANG}"),
                    preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN), status=3)
 
@@ -90,14 +90,14 @@ class StatusTest(DtrunTest):
         process = self.dtrun(*self.shell("[ $RANK = 0 ] || sleep 0.3; echo saved; exit 9"), status=9)
         self.assertEqual(["[0] saved", "[1] saved"], sorted(process.out.splitlines()))
 
-    def test_a_rank_that_says_it_is_busy_may_leave_late(self):
+    def test_a_rank_that_reports_being_busy_may_exit_late(self):
         nodes = ("--emulate-nodes", "2", "-n", "1")
         for options, first, sign, grace, status in ((("-n", "2"), 0, "busy", "3", 9), (nodes, 0, "busy", "3", 9),
                                                     (nodes, 1, "busy", "3", 9), (("-n", "2"), 0, "progress $i", "0.3", 5)):
             text = f'[ $RANK = {first} ] && exit 9; for i in $(seq 40); do echo "{sign}" >&$DTRUN_CONTROL_FD; sleep 0.1; done; exit 9'
             self.dtrun(*options, "--stop-grace", grace, "--", "bash", "-c", text, status=status)
 
-    def test_a_rank_that_waited_in_vain_gave_up(self):
+    def test_a_rank_whose_wait_timed_out_gave_up(self):
         text = ('[ $RANK = 1 ] && exec sleep 60; eval "printf \'error 5 prog: rank 1 did not come\\n\' >&$DTRUN_CONTROL_FD"; '
                 "exit 5")
         process = self.dtrun("-n", "2", "--", "bash", "-c", text, status=5)
@@ -105,9 +105,9 @@ class StatusTest(DtrunTest):
 
 
 class ToldErrorTest(DtrunTest):
-    """Ranks that tell their last line over the control descriptor instead of writing it."""
+    """Ranks that send their last line over the control descriptor instead of writing it."""
 
-    # Before ranks tell an error of all: each must have told it soon after the first.
+    # Runs before ranks report an error of all ranks: each must report it soon after the first.
     MEET = ": > up$RANK; until set -- up*; [ $# = $WORLD_SIZE ]; do sleep 0.01; done; "
 
     def tell(self, message, status):
@@ -118,7 +118,7 @@ class ToldErrorTest(DtrunTest):
             path.unlink()
         return self.dtrun("-n", str(ranks), *options, "--", "bash", "-c", text, status=status)
 
-    def test_an_error_of_all_ranks_or_of_one_that_finds_it_for_all_is_one_line_and_nobodys_fault(self):
+    def test_an_error_that_concerns_all_ranks_is_one_line_without_a_culprit(self):
         wrong, nan = self.tell("error 2 prog: wrong flag", 2), self.tell("progress 7\\nerror 7 prog: loss nan", 7)
         full, gone = self.tell("refused 2 prog: folder full", 2), self.tell("error 4 prog: a peer is gone", 4)
         for text, ranks, status, line in ((self.MEET + "[ $RANK = 1 ] && sleep 0.1; " + wrong, 3, 2, "wrong flag"), (wrong, 1, 2, "wrong flag"),
@@ -135,7 +135,7 @@ class ToldErrorTest(DtrunTest):
                             status=2)
         self.assertRegex(process.err, r"\Aprog: WORLD_SIZE says rank \d of 3, but another says rank 1 of 12\n\Z")
 
-    def test_ranks_that_only_heard_of_it_before_the_start_add_nothing(self):
+    def test_ranks_that_only_report_anothers_error_before_the_start_add_no_line(self):
         wait = "until [ -e {0} ]; do sleep 0.01; done; "
         process = self.bash("say() { eval \"printf '$1\\n' >&$DTRUN_CONTROL_FD\"; }; "
                             "[ $RANK = 0 ] || { say 'error 4 prog: rank 0 failed'; touch told$RANK; "
@@ -144,7 +144,7 @@ class ToldErrorTest(DtrunTest):
                             + "say 'error 2 prog: folder full'; touch told0; exit 2")
         self.assertEqual((2, "prog: folder full\n"), (process.returncode, process.err))
 
-    def test_where_all_blame_another_each_blame_is_printed_once(self):
+    def test_if_all_ranks_blame_another_each_blame_is_printed_once(self):
         process = self.bash(self.MEET + "[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4), status=4)
         self.assertEqual(1, process.err.count("prog: rank 2 is gone"), process.err)
         self.assertEqual(1, process.err.count("prog: rank 1 is gone"), process.err)
@@ -182,7 +182,7 @@ class TimesTest(DtrunTest):
 
 
 class AbortTest(DtrunTest):
-    def test_the_others_are_told_who_failed_and_why(self):
+    def test_the_other_ranks_learn_which_rank_failed_and_why(self):
         listen = ("import os, signal, socket\n"
                   "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
                   "line = socket.socket(fileno=int(os.environ['DTRUN_CONTROL_FD']))\n"
@@ -252,7 +252,7 @@ class RefusalTest(DtrunTest):
                                  (("--master-addr", "[::1]"), ("--master-addr", "[::1]")),
                                  (("--tee", "rank 7", "2 ranks"), ("-n", "2", "-t", "7:1")),
                                  (("--hang-timeout", "0", "0.1"), ("--hang-timeout", "-1")),
-                                 # The spelling that was typed, whatever the program's own flags are.
+                                 # The message has the spelling that was typed, whatever the program's own flags are.
                                  (("-n", "'two'"), ("-n", "two")), (("-n", "'two'"), ("-ntwo",)),
                                  (("-np", "'two'"), ("-np", "two")),
                                  (("--nproc_per_node", "'two'"), ("--nproc_per_node=two", "--", "true", "-n", "2")),
@@ -269,7 +269,7 @@ class RefusalTest(DtrunTest):
             self.assertEqual(0, self.dtrun(*options, "--", "true").returncode)
         self.assertIn("--hang-timeout", self.refused(2, "--hang-timeout", "20ms", "--", "true"))
 
-    def test_the_last_words_of_a_killed_rank_count_if_they_tell_of_an_error(self):
+    def test_the_last_output_of_a_killed_rank_counts_if_it_reports_an_error(self):
         for words, quoted in (("memory: predicted", False), ("Assertion failed", True)):
             process = self.dtrun(*self.shell(f"echo {words} >&2; kill -SEGV $$", ranks=1))
             self.assertEqual(quoted, words in process.err.splitlines()[-1], process.err)
@@ -335,7 +335,7 @@ class PortTest(DtrunTest):
             for name in ("go", "ready"):
                 (self.folder / name).unlink()
 
-    def test_a_port_is_still_refused_when_its_dtrun_has_been_asked_by_all_too_many(self):
+    def test_a_port_is_still_rejected_when_the_backlog_of_its_holder_is_full(self):
         port = str(free_port())
         first = self.hold("--master-port", port)
         with self.assertRaises(BlockingIOError):
@@ -346,13 +346,13 @@ class PortTest(DtrunTest):
         self.names_owner(port)
         self.release(first)
 
-    def test_a_port_that_dtrun_was_given_by_the_system_is_its_own_too(self):
+    def test_a_port_chosen_by_the_kernel_is_claimed_too(self):
         first = self.hold()
         port = (self.folder / "port").read_text().strip()
         self.assertIn(f"another dtrun (pid {first.pid});", self.names_owner(port))
         self.release(first)
 
-    def test_of_those_that_start_at_once_one_gets_the_port(self):
+    def test_of_several_concurrent_dtruns_one_gets_the_port(self):
         port = str(free_port())
         everybody = [self.start("--master-port", port, "--", "sh", "-c", "until [ -e go ]; do sleep 0.02; done")
                      for _ in range(6)]

@@ -1,4 +1,4 @@
-"""Ranks on two hosts, which are network namespaces: where rank 0 listens, who is on one host, and how they connect."""
+"""Ranks on two hosts, which are network namespaces: where rank 0 listens, which ranks share a host, and how they connect."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ class Hosts(RendezvousTest):
         return self.start(self.hosts.command(host, command, names, identity), env=environment)
 
     def listening(self, host):
-        """(Address, port) of all sockets that listen there."""
+        """(Address, port) of all listening sockets of the host."""
         words = ["nsenter", f"--net=/run/netns/{self.hosts.names[host]}", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
         table = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         rows = [line.split() for line in table.splitlines()]
@@ -44,8 +44,8 @@ class Hosts(RendezvousTest):
     def start_line(self):
         return self.metrics()[0]
 
-    def test_a_name_that_means_the_loopback_to_its_own_host_is_a_place_to_meet(self):
-        # As Debian has it; to the other host the name also means an address from which nobody answers, and comes first.
+    def test_a_name_that_resolves_to_the_loopback_on_its_own_host_works_as_master_addr(self):
+        # As on Debian; on the other host the name resolves first to an address that does not answer.
         here, there = "127.0.1.1 head\n", "10.77.0.3 head\n10.77.0.1 head\n"
         self.hosts.on(1, "route", "add", "10.77.0.3/32", "via", "10.77.0.1")
         self.hosts.on(0, "route", "add", "blackhole", "10.77.0.3/32")
@@ -75,7 +75,7 @@ class Hosts(RendezvousTest):
         self.assertEqual(gloo, [{"01004D0A"}, {"02004D0A"}])
 
     def listens_at(self, *flags, before=()):
-        """Where two ranks of host 0 listen, which meet at 10.77.0.1 and have a second interface, ib0, with 10.79.0.1."""
+        """Where two ranks of host 0 listen that connect at 10.77.0.1 and have a second interface, ib0, with 10.79.0.1."""
         self.hosts.on(0, "link", "add", "ib0", "type", "veth", "peer", "name", "ib1")
         for device in ("ib0", "ib1"):
             self.hosts.on(0, "link", "set", device, "up")
@@ -90,7 +90,7 @@ class Hosts(RendezvousTest):
             self.end_of(rank, 9)
         return found
 
-    def test_gloo_listens_where_the_ranks_meet_unless_an_interface_is_named(self):
+    def test_gloo_listens_at_the_rendezvous_address_unless_an_interface_is_named(self):
         self.assertEqual(self.listens_at(), {"01004D0A"})
 
     def test_gloo_listens_at_the_interface_that_the_flag_names(self):
@@ -114,13 +114,13 @@ class Hosts(RendezvousTest):
         for rank in ranks:
             self.assertIn("fe80::", error_line(self.end_of(rank, 2)))
 
-    def test_ranks_meet_at_an_address_of_ipv6(self):
+    def test_ranks_rendezvous_at_an_ipv6_address(self):
         ranks = [self.start_on(rank, rank, "fd77::1") for rank in range(2)]
         for rank in ranks:
             self.end_of(rank)
 
-    def test_hosts_of_one_identity_are_told_apart(self):
-        # Each says what the other says, as virtual machines from one snapshot do.
+    def test_hosts_with_one_boot_id_are_distinguished(self):
+        # Both have the same boot id, as virtual machines cloned from one snapshot do.
         ranks = [self.start_on(rank, rank, "10.77.0.1", identity="net:[1]") for rank in range(2)]
         for rank in ranks:
             self.end_of(rank)

@@ -47,7 +47,7 @@ class Mpirun(RendezvousTest):
 
 
 class WithoutThePlugin(Mpirun):
-    def test_ranks_of_one_machine_meet_without_an_address(self):
+    def test_ranks_of_one_machine_rendezvous_without_an_address(self):
         for backend, used in (("gloo", "gloo"), ("auto", "shm")):
             with self.subTest(backend):
                 run_dir = self.root / f"meets-{backend}"
@@ -70,7 +70,7 @@ class WithoutThePlugin(Mpirun):
 
 @unittest.skipIf(BUILD.name == "asan", NO_PLUGIN)
 class Training(Mpirun):
-    def test_all_strategies_have_the_bits_of_other_backends(self):
+    def test_all_strategies_equal_other_backends_bit_for_bit(self):
         for name, (ranks, *flags) in STRATEGIES.items():
             with self.subTest(name):
                 by_mpi, by_shm = self.root / f"{name}-mpi", self.root / f"{name}-shm"
@@ -114,7 +114,7 @@ class Failures(Mpirun):
     def check_gone(self, ranks):
         wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks), "the end of all ranks")
 
-    def test_processes_that_mpirun_did_not_start_are_told(self):
+    def test_processes_that_mpirun_did_not_start_are_rejected(self):
         result = subprocess.run([str(word) for word in (DTRUN, "-n", "2", "--", DTRAIN, *self.arguments(
             "--strategy", "ddp", "--backend", "mpi"))], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(result.returncode, 2, result.stderr)
@@ -145,7 +145,7 @@ class Failures(Mpirun):
 
 WHY_NOT = why_not()
 
-# Meets, adds the ranks' numbers and prints the sum.
+# Connects the ranks, adds their numbers and prints the sum.
 PROGRAM = """
 import torch, torch.distributed
 torch.distributed.init_process_group("gloo")
@@ -175,17 +175,17 @@ class Torchrun(RendezvousTest):
         self.assertEqual(final_model(self.run_dir).read_bytes(), final_model(self.plain).read_bytes())
         self.assertEqual(self.metrics()[0]["backend"], backend)
 
-    def test_ranks_under_torchrun_meet_and_train_with_the_bits_of_dtrun(self):
+    def test_ranks_under_torchrun_train_bit_for_bit_as_under_dtrun(self):
         self.check_run([self.start(self.command("--nproc-per-node", "2", "--master-port", str(free_port())))], "shm")
 
     def test_a_torchrun_that_serves_no_store_runs_within_a_rank_of_dtrun(self):
-        # torchrun closes dtrun's descriptors, but hands on their variables.
+        # torchrun closes dtrun's descriptors, but passes on their variables.
         words = ["env", "-u", "DTRUN_CONTROL_FD",
                  *self.command("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
         self.check_run([self.start([DTRUN, "-n", "1", "--", *words], env=environment)], "shm")
 
-    def test_the_doctor_says_where_they_met(self):
+    def test_the_doctor_reports_the_rendezvous_address(self):
         port = free_port()
         result = subprocess.run([*self.torchrun("--nproc-per-node", "2", "--master-port", str(port)), str(DTRAIN), "doctor",
                                  "--threads", "1"], capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""How ranks find each other: nobody else can come in, nothing stays open, and each error names its cause."""
+"""Rendezvous of ranks: only they can join, no socket stays open, and each error names its cause."""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ NOBODY = 65534
 SECRET = "0123456789abcdef0123456789abcdef"
 LISTENING = "0A"  # as /proc/net/tcp says it
 
-# Acts before it becomes the rank: WHAT is Python that finds the descriptor of dtrun's door in `door`.
+# Runs WHAT, Python code, before it becomes the rank; `door` is the descriptor of dtrun's rendezvous socket.
 BEFORE_RANK = """
 import os, socket, sys
 door = int(os.environ["DTRUN_STORE_FD"])
@@ -114,9 +114,9 @@ class Open(RendezvousTest):
             self.assertEqual(len(held), 0 if pid in ranks else len(held))  # a rank has no TCP socket at all
             self.assertEqual([row for row in held if row[2] == LISTENING], [])
             listening = {unix[inode] for inode in sockets if inode in unix}
-            # By its name dtrun holds the job's port; it takes in nobody there.
+            # dtrun claims the job's port with this name; it accepts no connections there.
             self.assertEqual({name for name in listening if not name.startswith("@dtrun-port-")}, set())
-        for pid in ranks:  # dtrun's line; ranks that share memory need none to each other
+        for pid in ranks:  # the control connection; ranks that share memory need no other
             self.assertEqual(len(found[pid]), 1, found[pid])
             self.assertTrue(all(found[pid].values()), "what a rank starts must not get its sockets")
 
@@ -126,7 +126,7 @@ class Open(RendezvousTest):
         self.assertEqual({row[0] for row in rows}, {"0100007F"}, rows)
         self.assertEqual([state for _, _, state in rows].count(LISTENING), 2)
 
-    def test_who_listens_at_master_port_does_not_end_a_job_of_two_nodes(self):
+    def test_a_foreign_listener_at_master_port_does_not_end_a_job_of_two_nodes(self):
         port, go = self.root / "port", self.root / "go"
         waiting = f'[ $RANK = 1 ] || {{ echo $MASTER_PORT >{port}.tmp; mv {port}.tmp {port}; }}; ' \
                   f'until [ -e {go} ]; do sleep 0.02; done; exec "$@"'
@@ -154,12 +154,12 @@ class Open(RendezvousTest):
         self.end_of(job, 9)
         self.assertGreater(len(held & set(tcp)), 0)  # the launchers' channel
         self.assertEqual((len(listening), holders), (1, ["dtrun-ranks"]))
-        # By this name a dtrun says whose MASTER_PORT is; it answers with its process id.
+        # This name shows which dtrun uses a MASTER_PORT; the peer credentials give its pid.
         self.assertEqual([], [unix[inode] for inode in held & set(unix) if not unix[inode].startswith("@dtrun-port-")])
 
 
 class Strangers(RendezvousTest):
-    """Whoever is not of this job has no effect on it."""
+    """Processes outside the job have no effect on it."""
 
     def act_as(self, user, text, *arguments):
         def become():
@@ -170,7 +170,7 @@ class Strangers(RendezvousTest):
                               timeout=LIMIT, check=True, preexec_fn=become if user else None).stdout
 
     def visit(self, user, port):
-        """Says hello as rank 1 of 2, in the store's own words, and returns what came back."""
+        """Sends a valid hello as rank 1 of 2 and returns the response."""
         return self.act_as(user, """
 import socket, struct, sys
 def text(b): return struct.pack("<Q", len(b)) + b
@@ -185,14 +185,14 @@ print(len(got))
 """, port)
 
     def disturb(self, port):
-        """Sends what a port scanner, a browser and a clumsy program of the same user would; one of them stays."""
+        """Sends what a port scanner, a browser and a faulty program of the same user would; one connection stays open."""
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0" * 4096):
             with socket.create_connection(("127.0.0.1", port)) as guest:
                 guest.sendall(data)
         silent = socket.create_connection(("127.0.0.1", port))
         self.addCleanup(silent.close)
 
-    def test_another_user_and_garbage_have_no_effect_before_the_ranks_have_met(self):
+    def test_another_user_and_garbage_have_no_effect_during_the_rendezvous(self):
         if os.getuid() != 0:
             self.skipTest("needs root: to be another user")
         for secret in ({}, {"DTRAIN_JOB_TOKEN": SECRET}):
@@ -200,7 +200,7 @@ print(len(got))
             first = self.start_rank(0, port, "--overwrite", **secret)
             wait_until(lambda: any(row[1] == port and row[2] == LISTENING for row in tcp_rows().values()), "the store")
             answers = [int(self.visit(NOBODY, port)) for _ in range(2)]
-            # Another user's connection is closed unseen; one who lacks the secret gets the greeting, the offer with its
+            # Another user's connection is closed unread; a process without the secret gets the greeting, the message with the
             # challenge, and the reply that the secret is not the job's.
             offer, reply = 8 + 8 + 8 + 8 + 32 + 8, 8 + 8 + 8 + 8 + 8
             self.assertEqual(answers, [offer + reply if secret else 0] * 2)
@@ -215,7 +215,7 @@ print(len(got))
         wrapper.write_text(BEFORE_RANK.replace("WHAT", what))
         return self.run_command([DTRUN, "-n", "2", "--", sys.executable, wrapper, *map(str, self.ddp_command())])
 
-    def test_garbage_in_dtruns_door_has_no_effect(self):
+    def test_garbage_at_dtruns_rendezvous_socket_has_no_effect(self):
         garbage = "b'\\x1b[31mnonsense' * 100"
         self.through_the_door(f"""
     mine, theirs = socket.socketpair()
@@ -235,7 +235,7 @@ print(len(got))
         for folder in folders:
             self.assertEqual(self.metrics(folder)[-1]["event"], "end")
 
-    def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
+    def test_finding_the_owner_of_a_connection_does_not_scan_all_connections(self):
         port, log = free_port(), self.root / "opened"
         tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", "trace=open,openat"]
         ranks = [self.start_rank(rank, port, before=() if rank else tracer) for rank in range(2)]
@@ -249,7 +249,7 @@ class Secrets(RendezvousTest):
         """Returns the error of a rank that finds a mistake before it waits for another one."""
         return error_line(self.end_of(self.start_rank(rank, free_port(), **variables), status))
 
-    def test_a_secret_that_cannot_be_used_is_refused_by_the_name_of_its_variable(self):
+    def test_an_invalid_secret_is_rejected_with_the_name_of_its_variable(self):
         assert_names(self.refused(0, DTRAIN_JOB_TOKEN="short"), "DTRAIN_JOB_TOKEN", "5 bytes")
         path = self.root / "token"
         path.write_text(SECRET + "\n")
@@ -257,7 +257,7 @@ class Secrets(RendezvousTest):
         self.assertIn(f"DTRAIN_JOB_TOKEN_FILE: {path}", self.refused(1, DTRAIN_JOB_TOKEN_FILE=str(path)))
         self.assertIn("both set", self.refused(1, DTRAIN_JOB_TOKEN_FILE=str(path), DTRAIN_JOB_TOKEN=SECRET))
 
-    def test_ranks_with_different_secrets_do_not_meet(self):
+    def test_ranks_with_different_secrets_do_not_connect(self):
         path = self.root / "token_600"
         path.write_text(SECRET + "\n")
         path.chmod(0o600)
@@ -267,7 +267,7 @@ class Secrets(RendezvousTest):
             error = error_line(self.end_of(self.start_rank(1, port, **variables), 2))
             self.assertIn("DTRAIN_JOB_TOKEN", error)
             self.assertNotIn(SECRET, error)
-        self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
+        self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right secret, whatever its source
         self.end_of(first)
 
 
@@ -282,7 +282,7 @@ class Nodes(RendezvousTest):
                             env={**os.environ, "OMP_NUM_THREADS": str(2 - node)}) for node in range(2)]
         return [self.end_of(node, status) for node in nodes]
 
-    def test_threads_follow_from_the_node_and_change_no_bit(self):
+    def test_threads_are_derived_per_node_and_change_no_bit(self):
         large = ("--width", "128", "--neurons", "512")  # enough for threads to share it
         self.train(*large)
         alike = self.root / "alike"

@@ -1,4 +1,4 @@
-"""A restart by dtrun never begins below what the attempt before has committed, trains again what has not been saved, and needs no
+"""A restart by dtrun never begins before the last committed step, repeats the steps that were not saved, and needs no
 log folder."""
 
 import shutil
@@ -15,7 +15,7 @@ CHECKPOINT = 6
 
 
 class Restarts(SideBySide, StorageTest):
-    """A dtrun whose first attempt is killed after a checkpoint, and whose second finds something else."""
+    """A dtrun whose first attempt is killed after a checkpoint, and whose second attempt finds a changed folder."""
 
     STEPS = 24
 
@@ -24,7 +24,7 @@ class Restarts(SideBySide, StorageTest):
         command = [DTRUN, "-n", "1", "--max-restarts", str(restarts), "--restart-backoff", "0.02", "--", script, DTRAIN,
                    *self.arguments("--checkpoint-every", "4", "--resume", "auto", steps=self.STEPS)]
         with self.errors().open("w") as errors:
-            # A folder that is gone is waited for.
+            # The restart waits for a missing folder.
             result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=errors, timeout=3 * LIMIT, check=False)
         stderr = self.errors().read_text()
         self.assertEqual(result.returncode, status, stderr)
@@ -82,7 +82,7 @@ class Restarts(SideBySide, StorageTest):
         self.assert_whole()
 
     def check_another_run_of_the_same_script_begins_at_its_start(self):
-        """The restart finishes the first run, and then the second one begins: the first one's steps are not its own."""
+        """The restart finishes the first run, and then the second run begins: the steps of the first do not count for it."""
         first, second = self.root / "first", self.root / "second"
         train = " ".join(str(word) for word in (DTRAIN, *self.arguments("--checkpoint-every", "2", run_dir="$RUN", steps=8)))
         text = (f'set -e; RUN={first}; {train} --resume auto; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7; '
@@ -124,7 +124,7 @@ class Restarts(SideBySide, StorageTest):
 
 
 class LastSteps(StorageTest):
-    """A run whose model finds room at the end, and whose only checkpoint does not: the limit lies between their sizes."""
+    """A run whose disk has room for the final model but not for its only checkpoint: the limit lies between their sizes."""
 
     LIMITED = "ulimit -f 120"
 
@@ -160,7 +160,7 @@ class LastSteps(StorageTest):
         self.assert_trained_anew()
 
     def test_are_not_taken_again_where_nothing_tells_that_they_were_not_saved(self):
-        """Of a finished run only the model and its settings were kept."""
+        """A finished run of which only the model and the settings were kept."""
         self.single()
         shutil.rmtree(self.run_dir / "checkpoints")
         (self.run_dir / "metrics.jsonl").unlink()
@@ -169,7 +169,7 @@ class LastSteps(StorageTest):
         self.assertEqual(self.model.read_bytes(), model)
 
     def test_are_not_taken_again_once_they_are_saved(self):
-        """The checkpoint was moved away, and metrics.jsonl tells of it."""
+        """The checkpoint was moved away, but metrics.jsonl records it."""
         self.single()
         (self.run_dir / "checkpoints").rename(self.root / "moved")
         model, losses = self.model.read_bytes(), self.losses()

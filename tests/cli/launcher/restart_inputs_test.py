@@ -1,4 +1,4 @@
-"""A restart by dtrun waits for what the first attempt has read: a missing path lies on a mount that is away. At a first start it is
+"""A restart by dtrun waits for what the first attempt has read: a missing path is on a mount that is gone. At a first start it is
 bad input."""
 
 import errno
@@ -36,11 +36,11 @@ class Inputs(SideBySide, StorageTest):
         return text
 
     def once_missed(self, command):
-        """A command of a shell that runs beside the attempt, when it has begun to wait."""
+        """A shell command that runs beside the attempt once the attempt waits."""
         return f"(until grep -q '{AGAIN}' {self.errors}; do sleep 0.1; done; {command}) &"
 
     def returns_in_time(self, *flags, steps=(1, 2, 3, 4), **options):
-        """The input is away when the restart begins."""
+        """The input is missing when the restart begins."""
         back = self.once_missed(f"mv {self.away} {self.input}")
         move = f"mv {self.input} {self.away} 2> {self.log}.mv"  # a rank does
         stderr = self.restarted(*flags, second=f"{move}; {back}", **options)
@@ -49,7 +49,7 @@ class Inputs(SideBySide, StorageTest):
         self.assertEqual([line["step"] for line in self.lines() if "loss" in line], list(steps))
 
     def is_bad_input(self, *flags, status):
-        """Without the input a first start ends at once, also by a launcher that would restart it."""
+        """Without the input a first start ends at once, even under a launcher that restarts jobs."""
         self.run_dir = self.root / (self.run_dir.name + "-first")
         result = self.run_command([DTRUN, "-n", "1", "--max-restarts", "1", "--", DTRAIN, *self.arguments(*flags)], status)
         self.assertNotIn(AGAIN, result.stderr)
@@ -102,7 +102,7 @@ class Inputs(SideBySide, StorageTest):
         self.returns_in_time("--val-fraction", "0", "--data", f"{self.text}:1,{self.input}:2")
 
     def check_the_run_that_another_one_begins_with(self):
-        """The settings are that run's."""
+        """The settings come from that run."""
         run, self.run_dir = self.run_dir, self.input
         self.single(*EVERY_STEP, steps=1)
         self.run_dir = run

@@ -1,5 +1,5 @@
-"""Many ranks on one machine: they meet, share memory and end quickly, with few open files. The ranks are no dtrain but
-run its meeting, its groups and its line to dtrun (tests/support/rank_stub.cpp)."""
+"""Many ranks on one machine: they meet, share memory and end quickly, with few open files. The ranks are not dtrain but
+run its rendezvous, its groups and its control connection (tests/support/rank_stub.cpp)."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Training on a real SLURM of two nodes: nothing but srun's own flags, munge for trust, statuses, requeue and resume."""
+"""Training on a real SLURM cluster of two nodes: plain srun flags, authentication by munge, statuses, requeue and resume."""
 
 import json
 import os
@@ -23,9 +23,9 @@ from slurm_cluster import NODES, SlurmCluster  # noqa: E402
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few
 TINY = [*CONSTANT_RATE, "--layers", "1", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
         "--microbatch", "1", "--threads", "1", "--strategy", "ddp"]
-# Runs a command where there is no munge.
+# Runs a command without access to munge.
 WITHOUT_MUNGE = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/munge && exec "$@"', "sh")
-# Comes to a store as rank 3 and does all that one can without its secret; prints what munge says of the credential.
+# Connects to a store as rank 3 without the secret; prints what munge says of the credential.
 STRANGER = """
 import socket, struct, subprocess, sys, time
 def meet():
@@ -123,7 +123,7 @@ class SlurmTest(unittest.TestCase):
         return self.call("sbatch", "--parsable", *options, script, *arguments, **environment).out.strip()
 
     def status_of(self, job):
-        """When it has ended for good."""
+        """Waits until the job has ended for good."""
         show = lambda: self.call("scontrol", "--oneliner", "show", "job", job).out  # noqa: E731
         shown = wait_until(lambda: re.search(r"JobState=(COMPLETED|FAILED) .* ExitCode=(\d+):0", show()), f"the end of {job}", LIMIT)
         return int(shown[2])
@@ -145,7 +145,7 @@ class RanksTest(SlurmTest):
     def srun(self, *words, status=0, **environment):
         return self.call("srun", "--nodes=2", "--ntasks-per-node=2", *words, status=status, **environment)
 
-    def test_two_nodes_train_with_the_bits_of_one(self):
+    def test_two_nodes_train_bit_for_bit_like_one(self):
         result = self.srun(DTRAIN, *self.flags())
         self.assertIn("backend hier, device cpu", result.err)
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
@@ -183,7 +183,7 @@ class RanksTest(SlurmTest):
         self.assertFalse(self.run_dir.exists())
 
     def test_strangers_at_the_store_have_no_effect(self):
-        """Garbage, an oversized message, and another user who knows all but the secret in munge's credential."""
+        """Sends garbage, an oversized message, and a hello of another user that lacks only the secret in munge's credential."""
         late = 'if [ $SLURM_PROCID = 3 ]; then while [ ! -e "$GATE" ]; do sleep 0.05; done; fi; exec "$@"'
         gate = root / "gate"
         step = self.start("srun", "--nodes=2", "--ntasks-per-node=2", "sh", "-c", late, "sh", DTRAIN, *self.flags(),
@@ -197,7 +197,7 @@ class RanksTest(SlurmTest):
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_a_store_of_another_user_is_refused(self):
-        """It names itself munge's, with a credential that the other user may make for everybody."""
+        """It claims to authenticate by munge, with a credential that the other user created for everybody."""
         self.start("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", sys.executable, "-c", ROGUE_STORE,
                    NODES["n2"], "23452", host="n2")
         result = self.call("srun", "--nodes=2", "--ntasks-per-node=1", *ended_by_one(), "sh", "-c",
@@ -212,7 +212,7 @@ class LaunchersTest(SlurmTest):
     def srun(self, *words, cores=2, **options):
         return self.call("srun", "--nodes=2", "--ntasks-per-node=1", f"--cpus-per-task={cores}", DTRUN, *words, **options)
 
-    def test_two_nodes_train_with_the_bits_of_one(self):
+    def test_two_nodes_train_bit_for_bit_like_one(self):
         result = self.srun("--", DTRAIN, *self.flags())
         self.assertIn("backend hier, device cpu", result.err)
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
@@ -275,7 +275,7 @@ class ShellTest(SlurmTest):
 
 
 class StatusesTest(SlurmTest):
-    """What srun ends with, and a batch script whose last command it is."""
+    """Exit status of srun, and of a batch script whose last command is srun."""
 
     def assert_statuses(self, name, status, *words, launchers=("srun", "sbatch")):
         for launcher in launchers:
@@ -285,7 +285,7 @@ class StatusesTest(SlurmTest):
                 self.assertEqual(status, of[launcher]())
 
     def of_batch(self, command):
-        """As SLURM keeps it."""
+        """As SLURM records it."""
         job = self.submit(self.script("batch", "exec " + " ".join(command)), "--nodes=2", "--output=/dev/null")
         return self.status_of(job)
 
@@ -316,7 +316,7 @@ class StatusesTest(SlurmTest):
 
 
 class BatchScriptsTest(SlurmTest):
-    """scripts/slurm: time's end is near, the ranks save, the job is queued again and resumes with the same bits."""
+    """scripts/slurm: near the time limit the ranks save, and the job is requeued and resumes bit for bit."""
 
     STEPS = 600
 
@@ -329,7 +329,7 @@ class BatchScriptsTest(SlurmTest):
             self.assertEqual(undisturbed, final_model(run_dir).read_bytes())
 
     def interrupted(self, script, *options):
-        """A job that has been queued again."""
+        """A job that has been requeued."""
         run_dir, log = root / (script + ".run"), root / (script + ".log")
         words = self.flags("--log-every", "1", steps=self.STEPS)[:-2]  # the script adds the run folder
         job = self.submit(SOURCE / "scripts" / "slurm" / script, *options, f"--output={log}", arguments=words,
@@ -353,7 +353,7 @@ class BatchScriptsTest(SlurmTest):
         self.assertEqual(self.bits_of_one_machine(self.STEPS), final_model(run_dir).read_bytes())
 
     def launchers_on(self, host):
-        """The dtruns on a node that no other one has started, by their numbers outside of the cluster."""
+        """Pids, outside the cluster, of the dtruns on a node that no other dtrun has started."""
         found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
                  if program_of(pid) == "dtrun" and variable_of(pid, "SLURMD_NODENAME") == host]
         below = {child for pid in found for child in children_of(pid)}

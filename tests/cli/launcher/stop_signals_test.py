@@ -130,7 +130,7 @@ class Containers(ResumeTest):
 
     def test_other_commands_can_be_stopped(self):
         large = shutil.copy(self.text, self.root / "large.txt")
-        os.truncate(large, 1 << 31)  # it takes seconds, and no room
+        os.truncate(large, 1 << 31)  # reading it takes seconds, but it uses no disk space
         for command in (("data", "prepare", large, "--output", self.root / "large.dtok"), ("doctor",)):
             with self.subTest(command[0]):
                 self.assert_ends(signal.SIGTERM, DTRAIN, *command)
@@ -258,7 +258,7 @@ class Pipes(ResumeTest):
         command = " ".join(map(str, [*launcher, DTRAIN, *self.arguments(*EVERY, "--log-every", "1", steps=10**6)]))
         status = self.root / "status"
         status.unlink(missing_ok=True)
-        # With a trap the shell itself survives; its children have the default.
+        # With a trap the shell survives; its children have the default action.
         script = f"trap : INT; {text.replace('DTRAIN', command)}; echo ${{PIPESTATUS[0]}} > {status}.new; mv {status}.new {status}"
         with open(os.devnull, "w") as null:
             shell = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=null, stderr=null,
@@ -331,7 +331,7 @@ class Terminals(ResumeTest):
         wait_until(has_grown, "more steps")
 
     def test_ctrl_z_stops_the_ranks_of_dtrun_and_fg_continues_them(self):
-        """For longer than all timeouts."""
+        """Pauses for longer than all timeouts."""
         nodes = ("--emulate-nodes", "2", "-n", "1", "--heartbeat-timeout", "3")
         for number, (nodes, backend) in enumerate(((("-n", "2"), "shm"), (nodes, "gloo"))):
             with self.subTest(nodes=nodes):
