@@ -194,9 +194,9 @@ def check_peer(python):
         found = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True,
                                check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"bench: --peer {python} is no Python with torch ({error}); scripts/peer/README.md says how to make one")
+        sys.exit(f"bench: --peer {python} cannot import torch ({error}); scripts/peer/README.md says how to make one")
     if not found.startswith("2.11.0"):
-        sys.exit(f"bench: --peer {python} has torch {found.strip()}; it must be 2.11.0, as dtrain's")
+        sys.exit(f"bench: --peer {python} has torch {found.strip()}; it must be 2.11.0, as for dtrain")
 
 
 def prepare(peer):
@@ -253,14 +253,14 @@ def print_table(report):
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench.sh", description="Measures dtrain (docs/guide/benchmarks.md).")
-    parser.add_argument("--quick", action="store_true", help="one round of a few steps: does it run?")
-    parser.add_argument("--rounds", type=int, default=5, help="blocks of each kind [5]")
-    parser.add_argument("--steps", type=int, default=40, help="timed microbatches of a block, on each rank [40]")
-    parser.add_argument("--warmup", type=int, default=8, help="microbatches before them [8]")
+    parser.add_argument("--quick", action="store_true", help="one round of a few steps, as a smoke test")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of blocks [5]")
+    parser.add_argument("--steps", type=int, default=40, help="timed microbatches of a block, per rank [40]")
+    parser.add_argument("--warmup", type=int, default=8, help="warm-up microbatches of a block [8]")
     parser.add_argument("--config", default="mini", choices=["mini", "small"], help="experiment of configs/ [mini]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, to run scripts/peer")
     parser.add_argument("--beside", metavar="CHECKOUT", type=pathlib.Path,
-                        help="another checkout of dtrain with its release build, to compare with")
+                        help="another dtrain checkout with a release build, to compare with")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.warmup = 1, 8, 4

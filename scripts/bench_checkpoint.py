@@ -90,8 +90,8 @@ MEANING = {"save": "save, training waits for all of it", "stall": "save beside t
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench.sh checkpoint", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=5, help="of each measurement in a round")
-    parser.add_argument("--dir", help="where to write [build/bench]")
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions of each measurement in a round")
+    parser.add_argument("--dir", help="folder to write to [build/bench]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0")
     options = parser.parse_args()
     run([BIN / "dtrain", "data", "prepare", prepare(options.peer), "--output", OUTPUT / "text.dtok", "--overwrite"])

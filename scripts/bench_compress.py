@@ -92,8 +92,8 @@ def measure_loss(scheme, warmup, text, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", default="100mbit", help="of the link, as tc takes it")
-    parser.add_argument("--steps", type=int, default=40, help="of runs over the link")
+    parser.add_argument("--rate", default="100mbit", help="rate of the link, in the syntax of tc")
+    parser.add_argument("--steps", type=int, default=40, help="steps of the runs over the link")
     parser.add_argument("--loss-steps", type=int, default=300)
     parser.add_argument("--only", choices=("link", "loss"))
     options = parser.parse_args()

@@ -145,7 +145,7 @@ def versions(options):
     try:
         words = subprocess.run([options.peer, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"bench: --peer {options.peer} is no Python with sentencepiece ({error}); docs/guide/data.md says how to make one")
+        sys.exit(f"bench: --peer {options.peer} cannot import sentencepiece ({error}); docs/guide/data.md says how to install it")
     return {**found, "Python": words[0], "sentencepiece of Python": words[1]}
 
 
@@ -191,8 +191,8 @@ def print_table(report):
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench.sh data", description="Preparing texts (docs/guide/data.md).")
-    parser.add_argument("--quick", action="store_true", help="one round, and 50 MB instead of 2 GB: does it run?")
-    parser.add_argument("--rounds", type=int, default=3, help="of each measurement [3]")
+    parser.add_argument("--quick", action="store_true", help="one round, and 50 MB instead of 2 GB, as a smoke test")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of each measurement [3]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with sentencepiece, to compare with")
     options = parser.parse_args()
     options.big_bytes = QUICK_BIG_BYTES if options.quick else BIG_BYTES

@@ -126,7 +126,7 @@ def make_room(parser, out):
         for name in ("gpu_check.json", "gpu_check.log"):
             (out / name).unlink(missing_ok=True)
     except OSError as error:
-        parser.error(f"--out {out}: {error.strerror}: name a folder that can be written")
+        parser.error(f"--out {out}: {error.strerror}: name a writable folder")
 
 
 def end_on_signals(session):
@@ -142,14 +142,14 @@ def end_on_signals(session):
 def parse_options():
     parser = Parser(prog="scripts/gpu_check.sh", description="Checks and measures dtrain on a GPU.", allow_abbrev=False)
     parser.add_argument("--python", help="a Python with torch 2.11.0 for CUDA")
-    parser.add_argument("--deps", type=pathlib.Path, metavar="FOLDER", help="of --pack [.deps/headers, else the system's]")
-    parser.add_argument("--minutes", type=float, default=9, help="what would take longer is skipped [9]")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="for gpu_check.json and gpu_check.log")
-    parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER", help="collect the headers, and nothing else")
+    parser.add_argument("--deps", type=pathlib.Path, metavar="FOLDER", help="headers collected by --pack [.deps/headers, else the system's]")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit; checks that would exceed it are skipped [9]")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="folder for gpu_check.json and gpu_check.log")
+    parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER", help="only collect the headers")
     parser.add_argument("--device", choices=["cuda", "fake"], default="cuda", help="fake: a rehearsal [cuda]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="checks with this in their names")
-    parser.add_argument("--build-only", action="store_true", help="build, and check nothing")
-    parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help=f"of the build [{BUILT.relative_to(ROOT)}]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose names contain TEXT")
+    parser.add_argument("--build-only", action="store_true", help="build without checks")
+    parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help=f"build folder [{BUILT.relative_to(ROOT)}]")
     options = parser.parse_args()
     for name in ("built", "out", "deps", "pack"):
         folder = getattr(options, name)
@@ -160,7 +160,7 @@ def parse_options():
         parser.error("--device fake takes --built and no --build-only: the fake accelerator is built with the tests")
     names = [name for checks, _ in stages() for name in checks]
     if not any(options.only in name for name in names):
-        parser.error(f"--only {options.only}: no check has this in its name; there are {', '.join(names)}")
+        parser.error(f"--only {options.only}: no check name contains this; the checks are {', '.join(names)}")
     options.built = options.built or BUILT
     if options.device == "cuda" and not options.python and not options.pack:
         parser.error("--python is missing: name one with torch 2.11.0 for CUDA")

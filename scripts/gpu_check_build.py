@@ -76,8 +76,8 @@ def find_deps(given, build):
         return filled
     if has_packages():
         return pack(build / "deps")
-    raise Failed("the headers of third_party/debian.txt are missing: fill a folder with gpu_check.sh --pack where they "
-                 "are, bring it here, and name it with --deps")
+    raise Failed("the headers of third_party/debian.txt are missing: run gpu_check.sh --pack FOLDER where they "
+                 "are installed, copy FOLDER here, and name it with --deps")
 
 
 def configuration(torch, deps, build):

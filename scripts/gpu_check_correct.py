@@ -141,7 +141,7 @@ def out_of_memory(session):
     refused = session.run(session.command(*sizes, *session.on_device(), *limit), status=MEMORY)
     line = error_line(refused)
     if not re.search(r"out of memory on \S+ (while|in) .*--memory-limit", line):
-        raise Failed(f"{line}: it does not say where, or what helps")
+        raise Failed(f"{line}: it names neither the place nor a remedy")
     session.train(*shards, *limit, ranks=2)
     return f"one process ends with {MEMORY}, fsdp on 2 ranks trains in {sum(needs) / 2**21:.1f} MiB each"
 

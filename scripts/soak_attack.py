@@ -395,12 +395,12 @@ WAYS = {way.__name__: way for way in (by_dtrun, by_hand, by_hand_with_a_secret, 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=10, metavar="N", help="of each way [10]")
-    parser.add_argument("--way", choices=WAYS, action="append", help="starts of this way alone, and no longer jobs")
+    parser.add_argument("--starts", type=int, default=10, metavar="N", help="starts of each way [10]")
+    parser.add_argument("--way", choices=WAYS, action="append", help="only starts of this way, without the long jobs")
     parser.add_argument("--in-own-network", action="store_true", help="for this program's own use")
     options = parser.parse_args()
     if os.getuid() != 0 or subprocess.run(["unshare", "--net", "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        print("attack: skipped: only root can act as nobody and make a network of its own")
+        print("attack: skipped: only root can switch to user nobody and create a network namespace")
         return 77
     if not options.in_own_network:
         os.execvp("unshare", ["unshare", "--net", sys.executable, __file__, "--in-own-network", *sys.argv[1:]])

@@ -76,7 +76,7 @@ def first_inputs(build, folder):
 
 def main(build, seconds="60"):
     if shutil.which("clang++") is None:
-        print("SKIPPED: there is no clang++ here, whose libFuzzer this needs")
+        print("SKIPPED: no clang++ found, and this needs its libFuzzer")
         return 77
     failed = []
     with tempfile.TemporaryDirectory(prefix="dtrain-fuzz-") as name:
@@ -91,7 +91,7 @@ def main(build, seconds="60"):
                                      f"-artifact_prefix={SOURCE}/build/{target}-", inputs], check=False)
             if result.returncode != 0:
                 failed.append(target)
-    print("found something: " + ", ".join(failed) if failed else "the parsers withstood")
+    print("failed: " + ", ".join(failed) if failed else "no parser failed")
     return 1 if failed else 0
 
 

@@ -66,7 +66,7 @@ def main():
         with memory_group(MEMORY):
             pass
     except OSError as error:
-        print(f"memory: SKIPPED, no memory cgroup can be made here: {error}")
+        print(f"memory: SKIPPED, cannot create a memory cgroup: {error}")
         return 77
     print(f"memory: {PARAMETERS:,} parameters on {RANKS} ranks in {MEMORY / 2**20:.0f} MiB", flush=True)
     failed = False

@@ -98,7 +98,7 @@ if __name__ == "__main__":
     most = options.ranks or min(256, largest_power(available // RANK_MEMORY))
     problems = [] if options.no_stubs else check_stubs()
     if most < 32 and not options.ranks:
-        problems.append(f"memory for {most} ranks alone, where 32 were to train")
+        problems.append(f"memory suffices for {most} ranks only, but 32 are needed")
     problems += check_training(most)
     for problem in problems:
         print(problem)
