@@ -167,7 +167,7 @@ int run_report(const ReportOptions& options) {
 }  // namespace
 
 void add_report(CLI::App& parent, Action& action) {
-  add_tool(parent, "report", "show how runs went: one page with curves, or a table", action,
+  add_tool(parent, "report", "report on runs: an HTML page with curves, or a table", action,
            add_report_flags, run_report)
       .footer(
           "The page has a table of the runs, curves of loss, validation loss, gradient norm, "

@@ -245,7 +245,7 @@ std::shared_ptr<World> create_plugin_world(const std::string& name, const WorldO
   if (plugin.interface() != kBackendInterface) {
     base::fail(ErrorKind::usage,
                "--backend {}: {} belongs to another version of dtrain (interface {}, expected {}); "
-               "install both from one build",
+               "install both from the same build",
                name, file.path, plugin.interface(), kBackendInterface);
   }
   return plugin.create_world(options);

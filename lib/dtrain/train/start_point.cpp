@@ -170,7 +170,7 @@ std::vector<SettingChange> data_changes(const StartContext& context,
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
   if (!has_new_data && may_be_same_data(context, chosen)) return {};
   constexpr std::string_view kAdvice =
-      "--new-data to begin it anew with the checkpoint's model and optimizer, ";
+      "--new-data to start it from its first sample with the checkpoint's model and optimizer, ";
   std::vector<SettingChange> changes;
   if (saved.training != now.training) {
     const DataSource saved_source{before.train, saved.training};
@@ -272,11 +272,12 @@ void check_same_run(const StartContext& context, const VerifiedCheckpoint& chose
                     const config::Config& saved, bool has_new_data) {
   std::vector<SettingChange> changes = setting_changes(context.config, saved);
   if (const Refusal refusal = refusal_of(changes, has_new_data); !refusal.changes.empty()) {
-    base::fail(ErrorKind::usage,
-               "cannot resume from {}: {}; give the same, {}or --init-from to take its weights "
-               "alone",
-               chosen.path, refusal.changes,
-               refusal.needs_new_data ? "--new-data to begin the data anew, " : "");
+    base::fail(
+        ErrorKind::usage,
+        "cannot resume from {}: {}; give the same, {}or --init-from to take its weights "
+        "alone",
+        chosen.path, refusal.changes,
+        refusal.needs_new_data ? "--new-data to start the data from its first sample, " : "");
   }
   const auto of_data = data_changes(context, chosen, saved, has_new_data);
   check_rounding(context, chosen);

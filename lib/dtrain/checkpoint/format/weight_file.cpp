@@ -46,7 +46,7 @@ struct ForeignFormat {
 };
 
 constexpr std::string_view kSaveAnew =
-    "save it anew in Python: torch.save(torch.load(FILE, map_location='cpu'), NEW_FILE)";
+    "save it again in Python: torch.save(torch.load(FILE, map_location='cpu'), NEW_FILE)";
 
 constexpr std::string_view kDecompress = "decompress it first";
 constexpr std::string_view kUnpack = "unpack it first";
@@ -91,7 +91,7 @@ void refuse_foreign_format(const base::MappedFile& file) {
   }
   if (text_of(file).starts_with('\x80')) {
     base::fail(ErrorKind::checkpoint,
-               "'{}' is a pickle that torch.save has not written; save the weights alone: "
+               "'{}' is a pickle that torch.save did not write; save the weights alone: "
                "torch.save(model.state_dict(), NEW_FILE)",
                file.path());
   }
@@ -232,7 +232,7 @@ void WeightFile::refuse_equal_names(std::span<const std::string> original) const
     if (is_new) continue;
     if (found->second == original[i]) {
       base::fail(ErrorKind::checkpoint,
-                 "model file '{}': two of its shards contain tensor '{}'; save the model anew",
+                 "model file '{}': two of its shards contain tensor '{}'; save the model again",
                  path_, original[i]);
     }
     base::fail(ErrorKind::checkpoint,

@@ -60,7 +60,7 @@ TEST_CASE("a rank that its node has not reported yet has no process id in the li
   verdict.stop_signal = 15;
   CHECK_THAT(last_line(verdict, ranks, two_nodes()), Names("rank 2 (pid 102", "rank 3 (its node"));
   ranks[3].lost = true;
-  CHECK_THAT(last_line(verdict, ranks, two_nodes()), Names("rank 3 (its end"));
+  CHECK_THAT(last_line(verdict, ranks, two_nodes()), Names("rank 3 (exit"));
 }
 
 TEST_CASE("a lost node has its own status and line") {

@@ -53,7 +53,7 @@ class TorchArchive {
     std::ranges::sort(entries_, {}, &ZipEntry::name);
     const auto twice = std::ranges::adjacent_find(entries_, {}, &ZipEntry::name);
     if (twice != entries_.end()) {
-      refuse(fmt::format("is a zip archive with two entries '{}'; save it anew with torch.save",
+      refuse(fmt::format("is a zip archive with two entries '{}'; save it again with torch.save",
                          base::printable(twice->name)));
     }
     find_folder(refuse);
@@ -81,14 +81,14 @@ class TorchArchive {
     for (const ZipEntry& entry : entries_) {
       if (!entry.name.ends_with(kPickle)) continue;
       if (!folder_.empty()) {
-        refuse("is a zip archive with two data.pkl; save it anew with torch.save");
+        refuse("is a zip archive with two data.pkl entries; save it again with torch.save");
       }
       folder_ = entry.name.substr(0, entry.name.size() - kPickle.size() + 1);
     }
     if (folder_.empty()) {
       refuse(
-          "is a zip archive that torch.save has not written: it has no uncompressed data.pkl; give "
-          "a file of torch.save or a safetensors file");
+          "is a zip archive that torch.save did not write: it has no uncompressed data.pkl; give a "
+          "file of torch.save or a safetensors file");
     }
   }
 
@@ -192,7 +192,7 @@ class TensorReader {
     if (entry == nullptr) {
       refuse_tensor(name,
                     fmt::format("needs the entry 'data/{}', which is missing or compressed", key),
-                    "save the file anew with torch.save");
+                    "save the file again with torch.save");
     }
     return {.name = name, .dtype = known->second, .bytes = entry->bytes};
   }

@@ -66,8 +66,8 @@ constexpr Setting kReportsSettings[] = {
      FIELD(checkpoint.write_limit_mbps), at_least(0), kRequires<kCheckpoints>},
 
     {"run.dir", "--run-dir", "DIR", "",
-     "folder for config.json, metrics.jsonl and the model; without it a new one, runs/NAME-N with "
-     "the name of the data",
+     "folder for config.json, metrics.jsonl and the model; default: a new folder, runs/NAME-N, "
+     "where NAME is that of the data",
      kTrain, FIELD(run.dir), kNotCompared},
     {"run.overwrite", "--overwrite", "", "", "replace the run in the folder", kTrain,
      FIELD(run.overwrite), kNotCompared},
