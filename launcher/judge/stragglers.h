@@ -13,7 +13,7 @@
 
 namespace launcher {
 
-/// Median; the upper one of an even number of values.
+/// Returns the median; for an even number of values, the upper of the two middle ones.
 ///
 /// Requires: at least one value.
 template <typename Value>

@@ -1,4 +1,4 @@
-// The records of all ranks of an attempt.
+// The records of all ranks (process, output, progress, end) in one attempt to run the job.
 #pragma once
 
 #include <algorithm>

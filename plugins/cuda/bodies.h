@@ -1,5 +1,5 @@
-// The per-thread code of our kernels, as plain functions of an index that a test also runs on the
-// CPU, to compare them with the CPU's operators.
+// The per-thread code of our CUDA kernels, written as plain functions of an index. A test runs them
+// on the CPU too, and compares them with the CPU operators.
 #pragma once
 
 #include <bit>

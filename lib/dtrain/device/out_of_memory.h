@@ -1,4 +1,4 @@
-// Reports which part of a program ran out of device memory.
+// Device out-of-memory errors that name the failed computation, e.g. a block's forward pass.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,8 +11,8 @@
 
 namespace dtrain::device {
 
-/// Error{memory}: a tensor does not fit in device memory. The caller, who knows the settings, adds
-/// the advice.
+/// Error{memory}: a tensor does not fit in device memory. Contains no advice: callers that know the
+/// settings append it.
 class DeviceOutOfMemory : public base::Error {
  public:
   /// part: as in with_oom_context; empty if unknown.

@@ -1,4 +1,5 @@
-// The start table and the start event of a run.
+// Formats what a run reports at its start: the table on the console and the "start" event in
+// metrics.jsonl.
 #pragma once
 
 #include <nlohmann/json.hpp>

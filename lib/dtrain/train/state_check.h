@@ -1,5 +1,5 @@
-// Checks that a run's state is finite before a save; makes the copies of a value on several ranks
-// equal.
+// Checks that a run's state is finite before a save; makes the replicas of a value equal across
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace dtrain::train {
 
-/// Detects parameters and optimizer state with which a run must not continue. Finite parameters may
-/// be so large that the loss is not finite, so it also computes a loss. Copies of one value drift
-/// apart on ranks with CPUs of different types, so they are first made equal.
+/// Detects parameters and optimizer state with which a run must not continue: non-finite values,
+/// and finite parameters so large that the loss is not finite, for which it computes a loss.
+/// Replicas drift apart on ranks with CPUs of different types, so they are first made equal.
 ///
 /// Threads: one.
 class StateCheck {

@@ -14,8 +14,9 @@
 
 namespace dtrain::cuda {
 
-/// A heartbeat around a ring of hosts: each rank periodically sends `alive` to the next, and
-/// `farewell` when it is destroyed. If a rank dies or aborts the group, on_end is called on all.
+/// A heartbeat around the ring of ranks, over a CPU process group: each rank periodically sends
+/// `alive` to the next rank, and `farewell` when its PeerHeartbeat is destroyed. If a rank dies or
+/// aborts the group, on_end is called on all ranks.
 ///
 /// Throws:  nothing.
 /// Threads: on_end is called in the heartbeat thread, at most once.

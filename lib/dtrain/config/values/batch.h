@@ -9,8 +9,8 @@
 
 namespace dtrain::config {
 
-/// Sequences per step and per microbatch if no batch setting is given. If dp does not divide the
-/// global batch, it is rounded up to the next multiple.
+/// The global batch and microbatch, in sequences, if no batch setting is given. The global batch is
+/// rounded up to a multiple of dp * pp.
 inline constexpr std::int64_t kDefaultGlobalBatch = 8;
 inline constexpr std::int64_t kDefaultMicrobatch = 1;
 

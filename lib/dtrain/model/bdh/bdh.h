@@ -1,5 +1,5 @@
 // The BDH model (Baby Dragon Hatchling; "The Dragon Hatchling", arXiv 2509.26507): an embedding, L
-// levels and a head.
+// layers (called levels in this folder) and a head.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace dtrain::model::bdh {
 
-/// The model's sizes; docs/guide/model.md explains the letters.
+/// The model's sizes; docs/guide/model.md defines the symbols.
 struct BdhSizes {
   std::int64_t layers = 0;   ///< L
   std::int64_t width = 0;    ///< D

@@ -1,4 +1,5 @@
-// The options and groups of an engine, and data derived from them before memory is allocated.
+// The options and process groups of a StepEngine, and the data derived from them before memory is
+// allocated: parameter placement, arena layout, action lists.
 #pragma once
 
 #include <cstdint>

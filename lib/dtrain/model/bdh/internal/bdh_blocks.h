@@ -1,4 +1,4 @@
-// The blocks of BDH as plain ATen operations; docs/guide/model.md has the equations and letters.
+// The blocks of BDH as plain ATen operations; docs/guide/model.md has the equations and symbols.
 #pragma once
 
 #include <array>

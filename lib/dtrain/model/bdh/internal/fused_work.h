@@ -1,5 +1,5 @@
-// Shared by the passes of a fused level: access to tiles, scratch memory per thread, and gradient
-// accumulation in a fixed order.
+// Helpers shared by the passes of a fused level (BDH layer): access to tiles, scratch memory per
+// thread, and gradient accumulation in a fixed order.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,8 @@ namespace dtrain::parallel {
 /// split at frozen parameters; with compression, each of gradient_parts() is a bucket. Buckets are
 /// ordered from the arena's end to its beginning, because the last parameters' gradients are ready
 /// first. In the last microbatch a bucket's all-reduce starts when its gradients are ready and all
-/// earlier buckets have started, so every rank starts them in the same order. Ignores units.
+/// earlier buckets have started, so every rank starts them in the same order. Ignores the unit
+/// schedule: reduce() is a no-op.
 ///
 /// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may split parameters, and
 ///         need no copies, since gradients are stored in one arena.
