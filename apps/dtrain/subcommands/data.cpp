@@ -95,8 +95,8 @@ void note_skipped(const std::string& output, const std::string& folders,
   }
   if (const auto& places = records.not_utf8; places.count > 0) {
     base::log_info(
-        "{}: kept {} text{} unchanged that {} not valid UTF-8; to convert first: iconv -f ENCODING "
-        "-t UTF-8; the first: {}",
+        "{}: kept {} text{} unchanged that {} not valid UTF-8; to convert the input, run iconv -f "
+        "ENCODING -t UTF-8 before data prepare; the first: {}",
         output, places.count, places.count == 1 ? "" : "s", places.count == 1 ? "is" : "are",
         fmt::join(places.first, ", "));
   }

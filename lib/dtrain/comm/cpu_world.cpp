@@ -19,7 +19,7 @@ at::Tensor mapped_memory(std::int64_t bytes, const std::function<void(std::int64
   if (data == MAP_FAILED) {
     base::fail(base::ErrorKind::memory,
                "out of memory: {} bytes for parameters or gradients; use --recompute level, a "
-               "smaller --microbatch, more ranks that shard, or a smaller model",
+               "smaller --microbatch, sharding over more ranks, or a smaller model",
                bytes);
   }
   if (count) count(bytes);

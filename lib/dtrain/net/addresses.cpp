@@ -237,7 +237,7 @@ std::string address_of_first_node(const base::SlurmStep& step) {
   const Resolution reported = address.empty() ? Resolution{} : resolution_of(address);
   if (is_usable(reported)) return address;
   fail(ErrorKind::usage,
-       "cannot find the address of {}, the first node of this step, by its name ({}) or by "
+       "cannot find the address of {}, the first node of this SLURM step, by its name ({}) or by "
        "scontrol show node ({}); set MASTER_ADDR to an address of that node that all nodes reach",
        base::printable(host), own.why,
        address.empty() ? "no NodeAddr"

@@ -274,8 +274,8 @@ void check_same_run(const StartContext& context, const VerifiedCheckpoint& chose
   if (const Refusal refusal = refusal_of(changes, has_new_data); !refusal.changes.empty()) {
     base::fail(
         ErrorKind::usage,
-        "cannot resume from {}: {}; give the same, {}or --init-from to take its weights "
-        "alone",
+        "cannot resume from {}: {}; give the checkpoint's values, {}or --init-from to take only "
+        "its weights",
         chosen.path, refusal.changes,
         refusal.needs_new_data ? "--new-data to start the data from its first sample, " : "");
   }

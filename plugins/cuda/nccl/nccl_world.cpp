@@ -135,7 +135,9 @@ class NcclWorld final : public comm::World {
   ncclUniqueId exchanged_id() {
     ncclUniqueId id{};
     if (rank() == 0 && ncclGetUniqueId(&id) != ncclSuccess) {
-      base::fail(ErrorKind::comm, "NCCL cannot open a socket: {}", ncclGetLastError(nullptr));
+      base::fail(ErrorKind::comm,
+                 "NCCL cannot open a socket: {}; check --interface and NCCL_SOCKET_IFNAME",
+                 ncclGetLastError(nullptr));
     }
     const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
     std::memcpy(bytes.data_ptr(), &id, sizeof(id));

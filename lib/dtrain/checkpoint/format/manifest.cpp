@@ -265,7 +265,9 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   Fields fields(json, "it", where);
   if (fields.text("format") != kFormat) fields.refuse("was written by another program");
   if (const std::int64_t version = fields.number("version"); version != kVersion) {
-    fields.refuse(fmt::format("has version {}, but this dtrain reads {}", version, kVersion));
+    fields.refuse(
+        fmt::format("has version {}, but this dtrain reads {}; use the dtrain that wrote it",
+                    version, kVersion));
   }
   Manifest manifest{.step = fields.number("step"),
                     .samples = fields.number("samples"),

@@ -91,7 +91,8 @@ void check_compile(const Config& config) {
   if (config.machine.device.is_cpu()) {
     if (config.machine.kernels == Kernels::fused) return;
     const std::string obstacle = fused_kernels_obstacle(config.model, config.machine);
-    refuse(obstacle.empty() ? "--kernels plain" : obstacle, "on a CPU it means fused kernels");
+    refuse(obstacle.empty() ? "--kernels plain" : obstacle,
+           "on a CPU --compile means fused kernels");
   }
   if (layout.tp > 1) {
     refuse(fmt::format("--tp {}", layout.tp), "ranks communicate within a block");

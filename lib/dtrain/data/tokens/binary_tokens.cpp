@@ -45,8 +45,9 @@ void check_header(const base::InputFile& file, const KnownHeader& known,
                   std::span<const std::uint32_t> numbers) {
   if (numbers.size() < 3 || file.size() < kHeaderBytes) {
     fail(ErrorKind::data,
-         "token file '{}' of {} is truncated: its {} bytes are too few for its header", file.path(),
-         known.name, file.size());
+         "token file '{}' of {} is truncated: its {} bytes are too few for its header; create it "
+         "again",
+         file.path(), known.name, file.size());
   }
   if (numbers[1] != known.version) {
     fail(ErrorKind::data,

@@ -125,8 +125,8 @@ Segment::Extent Segment::reserve(std::int64_t bytes, std::int64_t backed) {
   if (error != 0) {
     base::fail(
         ErrorKind::memory,
-        "out of memory: {} bytes of shared memory, with {} in use of {}: {}; use --recompute "
-        "level, a smaller --microbatch, a smaller model, or more ranks that shard",
+        "out of memory: cannot allocate {} bytes of shared memory ({} of {} in use): {}; use "
+        "--recompute level, a smaller --microbatch, a smaller model, or sharding over more ranks",
         bytes, in_use_, mapping_.bytes(), std::strerror(error));
   }
   in_use_ += extent.backed;

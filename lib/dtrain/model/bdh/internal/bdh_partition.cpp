@@ -41,8 +41,8 @@ std::int64_t ranks_per_head(const BdhSizes& sizes, std::int64_t tp) {
   }
   base::fail(
       base::ErrorKind::usage,
-      "--tp {} with --heads {} splits the --neurons {} of a head into {} parts, which are not "
-      "equal and even; use --tp {}",
+      "--tp {} with --heads {} splits the --neurons {} of a head into {} parts, which must have an "
+      "equal, even number of neurons; use --tp {}",
       tp, sizes.heads, sizes.neurons, tp / sizes.heads, fitting_near(sizes, tp));
 }
 
