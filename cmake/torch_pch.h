@@ -1,4 +1,4 @@
-// Precompiled for every translation unit that sees tensors. Sources still include what they use.
+// Precompiled header of translation units that use tensors. Sources still include what they use.
 #pragma once
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

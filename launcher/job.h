@@ -1,4 +1,4 @@
-// A job that is ready to run.
+// Declares PreparedJob, a job that is checked and ready to start its ranks.
 #pragma once
 
 #include <sys/resource.h>
@@ -15,8 +15,8 @@
 
 namespace launcher {
 
-/// Everything that this node's ranks need. All checks that are possible before a rank starts have
-/// passed.
+/// The options, sockets and folders that this node's ranks need. Every check that is possible
+/// before a rank starts has passed.
 struct PreparedJob {
   Options options;
   Placement placement;

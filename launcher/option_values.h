@@ -15,6 +15,7 @@
 
 namespace launcher {
 
+/// Limits of dtrun's options.
 inline constexpr int kMaxRanks = 4096;
 inline constexpr int kMaxNodes = 4096;
 inline constexpr double kLeastTimeout = 0.1;  // seconds

@@ -1,4 +1,4 @@
-// The command line of dtrun.
+// Parses and validates dtrun's command line.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Dispatch of the command line, and the subcommands.
+// Parses dtrain's command line and runs the subcommand that it names; declares the subcommands.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@ class App;
 
 namespace dtrain::app {
 
+/// The command-line arguments without the program's name.
 using Arguments = std::vector<std::string>;
 
 /// Parses the arguments and runs the subcommand that they name (`train` if they name none). Returns

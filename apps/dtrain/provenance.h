@@ -8,8 +8,8 @@
 
 namespace dtrain::app {
 
-/// "0.1.0 (commit 1a2b3c4d5e6f)". The commit has the suffix "-modified" if the source differed from
-/// it, and is "unknown" without a repository.
+/// Returns version and commit: "0.1.0 (commit 1a2b3c4d5e6f)". The commit has the suffix "-modified"
+/// if the source differed from it, and is "unknown" if the build had no git repository.
 [[nodiscard]] std::string version_text();
 
 /// A JSON object: version, commit, command_line (a list), directory, host, cpu, started (UTC),

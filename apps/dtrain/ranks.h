@@ -6,7 +6,7 @@
 
 namespace dtrain::app {
 
-/// Makes exactly one rank report that a signal stopped the command. rest: see
+/// Makes rank 0 alone print that a signal stopped the command. rest: the end of that line, as for
 /// base::print_on_stop_signal.
 void report_stops_on_one_rank(const char* rest);
 

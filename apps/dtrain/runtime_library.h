@@ -1,4 +1,4 @@
-// libdtrain.so, which is loaded at run time, and the plugins and GPUs available to it.
+// Loads libdtrain.so at run time, and lists the plugins and GPUs that it can use.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace dtrain::app {
 
-/// The loaded library. It stays loaded until the process ends, since LibTorch starts threads.
+/// The loaded libdtrain.so. It is never unloaded, because LibTorch's threads may still run.
 ///
 /// Throws: open(): Error{usage} naming what could not be loaded and what to run.
 class RuntimeLibrary {

@@ -1,4 +1,4 @@
-// The actions on which the classes in judge/ decide. The supervisor carries them out in order.
+// Actions that the classes in judge/ request; the supervisor executes them in order.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace launcher {
 
-/// Print one of dtrun's own lines.
+/// Print a line of dtrun itself, as opposed to a rank's output.
 struct Say {
   std::string text;
 };

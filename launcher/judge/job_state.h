@@ -1,4 +1,4 @@
-// The state of one attempt to run a job, on which all decisions are based.
+// Holds the state of one attempt to run a job; the classes in judge/ read it and update it.
 #pragma once
 
 #include <chrono>

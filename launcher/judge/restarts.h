@@ -13,6 +13,7 @@
 
 namespace launcher {
 
+/// Limits on automatic restarts of a job.
 struct RestartOptions {
   int max_restarts = 0;                      // in total; 0: no restart
   std::chrono::duration<double> backoff{1};  // before the first restart

@@ -13,7 +13,7 @@
 
 namespace launcher {
 
-/// Returns the median; for an even number of values, the upper of the two middle ones.
+/// Returns the median of `values`; for an even number, the larger of the two middle values.
 ///
 /// Requires: at least one value.
 template <typename Value>

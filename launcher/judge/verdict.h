@@ -1,4 +1,4 @@
-// Why an attempt to run a job ended: the verdict, and its exit status and last line.
+// Describes why an attempt to run a job ended, and derives dtrun's exit status and last line.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace launcher {
 
-/// A node that was lost, or whose launcher could not start its ranks.
+/// A node that failed: its launcher was lost, or could not start its ranks.
 struct NodeFailure {
   int node = 0;
   int status = 0;

@@ -1,4 +1,4 @@
-// Binds ranks to cores (--bind).
+// Selects the CPUs that each rank may run on (--bind).
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace launcher {
 
+/// The value of --bind: no binding, whole cores per rank, or the CPUs of a NUMA node.
 enum class Bind { none, cores, numa };
 
 /// A logical CPU that dtrun may use.

@@ -1,4 +1,4 @@
-// The processes of this node's ranks: starts, signals and reaps them.
+// Starts, signals and reaps the processes of this node's ranks.
 #pragma once
 
 #include <signal.h>
@@ -16,8 +16,9 @@ namespace launcher {
 
 struct PreparedJob;
 
-/// Throws: Error{spawn} naming both numbers if this process cannot open as many descriptors as
-///         `num_ranks` ranks need.
+/// Checks that this process may open as many file descriptors as `num_ranks` ranks need.
+///
+/// Throws: Error{spawn} naming the number of ranks and of files for each.
 void require_files_for(int num_ranks);
 
 /// The processes of this node's ranks, whose records are in a RankTable.

@@ -1,4 +1,4 @@
-// Descendant processes, pipes to them, and names of signals.
+// Finds, signals and reaps descendant processes; creates pipes; converts signals to names.
 #pragma once
 
 #include <sys/types.h>

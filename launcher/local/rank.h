@@ -1,4 +1,4 @@
-// The record of one rank: its process, output, progress and end.
+// Records a rank's process, output streams, progress and exit.
 #pragma once
 
 #include <signal.h>
@@ -18,9 +18,9 @@
 
 namespace launcher {
 
-/// The committed steps that ranks have reported, by the name of the run: a script may train several
-/// runs, one after the other. Holds at most 1,000 runs, which fit into a rank's environment;
-/// ignores later ones.
+/// For each run, the step of the latest committed checkpoint that a rank reported. A job may train
+/// several runs, one after the other. Holds at most 1,000 runs, so that they fit into a rank's
+/// environment, and ignores later ones.
 class CommittedSteps {
  public:
   /// Replaces the step of a run. Ignores a negative one.

@@ -1,4 +1,4 @@
-// The records of all ranks (process, output, progress, end) in one attempt to run the job.
+// Stores a launcher's records of all ranks (process, output, progress, exit) in one attempt.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace launcher {
 
-/// The ranks of a job as one launcher knows them. Ranks of other nodes have no process here: node 0
-/// fills in their records from what their launchers report.
+/// The records of all ranks of a job, by index. A rank of another node has no process here; node 0
+/// updates its record from the reports of that node's launcher.
 ///
 /// Threads: one.
 class RankTable {

@@ -1,4 +1,5 @@
-// The watchdog: the process that the user starts and signals, and that watches the supervisor.
+// Runs the supervisor under a watchdog, the process that the user starts and signals. If one of the
+// two is killed, the other ends the job.
 #pragma once
 
 #include <signal.h>
@@ -8,7 +9,7 @@
 
 namespace launcher {
 
-/// The supervising process's connection to its watchdog.
+/// The supervisor's connection to its watchdog.
 struct WatchdogLink {
   dtrain::base::Descriptor
       signals;  // one byte per signal that the watchdog received; end of file: it has ended

@@ -1,4 +1,4 @@
-// Runs the launchers of several nodes on this machine.
+// Emulates several nodes on this machine (--emulate-nodes): runs one launcher process per node.
 #pragma once
 
 #include <functional>

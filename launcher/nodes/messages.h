@@ -1,4 +1,4 @@
-// The messages between the launchers of a job.
+// Defines, encodes and decodes the messages that the launchers of a job exchange.
 #pragma once
 
 #include <cstdint>

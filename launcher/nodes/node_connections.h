@@ -1,4 +1,4 @@
-// The connections between the launchers of a job while its ranks run.
+// Exchanges messages and heartbeats with the other nodes' launchers; detects lost nodes.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace launcher {
 
-/// An established connection to another, authenticated launcher.
+/// An open connection to another node's launcher, which is authenticated.
 struct NodeConnection {
   int node = 0;
   dtrain::net::FramedStream stream;

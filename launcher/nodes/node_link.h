@@ -1,4 +1,4 @@
-// One attempt's messages between this launcher and those of the other nodes.
+// Sends one attempt's messages to the other nodes' launchers, and receives theirs.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The rendezvous of a job's launchers, before any rank starts.
+// Connects and authenticates the launchers of a multi-node job before any rank starts.
 #pragma once
 
 #include <chrono>

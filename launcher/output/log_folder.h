@@ -1,4 +1,4 @@
-// The folder of a run's log and error files.
+// Names and creates the folders of a run's log and error files.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace launcher {
 
-/// A unique name for a run: start time, host and a random number.
+/// Returns a unique name for a run, made of the start time, the host and a random number.
 [[nodiscard]] std::string make_run_id();
 
 /// The files RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json}, named as in torchrun, under

@@ -1,4 +1,4 @@
-// Writes to a descriptor from its own thread, and helpers for such threads.
+// Writes output in a separate thread, so that a slow reader or disk does not block the caller.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace launcher {
 
-/// Runs `body` in a detached thread. The thread may hang in the kernel, so `body` must own what it
-/// uses.
+/// Runs `body` in a detached thread. A write may block forever and the thread may outlive the
+/// caller, so `body` must own all objects that it uses.
 ///
 /// Throws: Error{spawn} if the thread cannot be started.
 void start_writer_thread(std::function<void()> body);

@@ -1,4 +1,4 @@
-// dtrun's own standard output and error, shared by all ranks.
+// Writes lines of dtrun and of all ranks to dtrun's standard output and error.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,7 @@
 
 namespace launcher {
 
+/// Standard output or error; the value is the file descriptor.
 enum class Stream : int { output = 1, error = 2 };
 
 /// Never blocks on a reader: threads write the lines. After a broken pipe, drops lines: the job

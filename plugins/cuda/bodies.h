@@ -14,8 +14,8 @@
 
 namespace dtrain::cuda {
 
-/// Division by a loop-invariant divisor through multiplication and shift, since GPUs have no integer
-/// division instruction.
+/// Division by a loop-invariant divisor through multiplication and shift, since GPUs have no
+/// integer division instruction.
 ///
 /// Source: Granlund, Montgomery, Division by Invariant Integers using Multiplication (PLDI 1994).
 class Divider {

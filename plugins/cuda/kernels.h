@@ -9,6 +9,7 @@
 
 namespace dtrain::cuda {
 
+/// The number of threads per thread block, and the largest grid.
 constexpr int kThreads = 256;
 constexpr std::int64_t kMaxBlocks = 4096;  // several waves on any GPU; threads loop over the rest
 

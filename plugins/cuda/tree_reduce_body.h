@@ -12,7 +12,8 @@
 
 namespace dtrain::cuda {
 
-/// Tree levels of the low-register variant, for rank counts q * 2^k with q odd and k <= 6.
+/// Maximum tree depth of the kernel variant that needs few registers: it serves rank counts
+/// q * 2^k with q odd and k <= 6.
 inline constexpr int kFewLevels = 6;
 /// Tree levels of the variant for any number of ranks up to kMaxRanks.
 inline constexpr int kMaxLevels = 15;

@@ -14,6 +14,7 @@
 
 namespace dtrain::mpi {
 
+/// The MPI requests of one call.
 using Requests = std::vector<MPI_Request>;
 
 /// Throws: comm::TransportFailure{gone} with MPI's message, unless `code` is MPI_SUCCESS.

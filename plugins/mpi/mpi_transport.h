@@ -1,4 +1,4 @@
-// A Transport over MPI.
+// Implements Transport, the blocking operations of a process group, over MPI.
 #pragma once
 
 #include <mpi.h>

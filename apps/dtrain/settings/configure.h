@@ -10,11 +10,11 @@
 
 namespace dtrain::app {
 
-/// Adds the demo defaults (flags for validation, checkpoints and samples; docs/guide/habits.md) to a
-/// command line of train, doctor or plan, except for settings that are given. Returns a line for the
-/// user that lists them; empty if none are added. With --config it adds none, and the line lists
-/// those that the file lacks. A command that resumes or forks a run inherits the run's settings
-/// instead.
+/// Adds the demo defaults (flags for validation, checkpoints and samples; docs/guide/habits.md) to
+/// a command line of train, doctor or plan, except for settings that are given. Returns a line for
+/// the user that lists them; empty if none are added. With --config it adds none, and the line
+/// lists those that the file lacks. A command that resumes or forks a run inherits the run's
+/// settings instead.
 ///
 /// Throws: Error{usage} as config::load.
 [[nodiscard]] std::string add_demo_defaults(config::CommandLine& command_line);

@@ -9,9 +9,9 @@
 
 namespace dtrain::app {
 
-/// Resolves the path given to --from to a model file, a checkpoint folder, or a run folder, which
-/// means its latest complete checkpoint. A run resolves to its final model, unless it has none or has
-/// checkpoints of later steps. Lists checkpoints without reading them.
+/// Resolves the path given to --from to a model file or a checkpoint folder. For a run, returns its
+/// final model; if it has none, or has checkpoints of later steps, returns the run folder, which
+/// stands for its latest complete checkpoint. Lists checkpoints without reading them.
 ///
 /// Throws: Error{checkpoint} naming the path and what to give instead: if it does not exist, is a
 ///         file of a checkpoint, or is not a run folder that holds a model.

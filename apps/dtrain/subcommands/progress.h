@@ -1,5 +1,5 @@
-// Progress bar and stop signals for long-running subcommands. A stop signal becomes an exception, so
-// that the subcommand can remove its partial output.
+// Progress bar and stop signals for long-running subcommands. A stop signal becomes an exception,
+// so that the subcommand can remove its partial output.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace dtrain::app {
 
-/// A progress bar on standard error, redrawn at most ten times a second. No-op unless standard error
-/// is a terminal. The destructor clears the line.
+/// A progress bar on standard error, redrawn at most ten times a second. No-op unless standard
+/// error is a terminal. The destructor clears the line.
 class ProgressBar {
  public:
   ProgressBar();

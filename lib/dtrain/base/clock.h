@@ -1,5 +1,4 @@
-// The clock for durations and deadlines. Deadlines exclude the time for which the process is
-// suspended.
+// Measures durations and deadlines; deadlines do not count time in which the process is suspended.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 namespace dtrain::base {
 
+/// The monotonic clock of all durations and deadlines.
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 

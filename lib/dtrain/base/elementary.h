@@ -7,6 +7,7 @@
 
 namespace dtrain::base {
 
+/// The sine and cosine of an angle.
 struct SineCosine {
   double sine = 0;
   double cosine = 0;

@@ -3,6 +3,7 @@
 
 namespace dtrain::base {
 
+/// Calls the function whose parameter has the type of the variant's value.
 template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;

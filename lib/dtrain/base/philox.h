@@ -8,6 +8,7 @@
 
 namespace dtrain::base {
 
+/// The inputs of the Philox4x32-10 function.
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 

@@ -1,4 +1,4 @@
-// Records spans of a thread's work for profiles.
+// Records timed spans of a thread's work for --profile.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,7 @@
 
 namespace dtrain::checkpoint {
 
+/// Options of a Saver.
 struct SaverOptions {
   std::string checkpoints;          ///< folder, created on first use
   format::Manifest manifest = {};   ///< fields common to all checkpoints of this run

@@ -1,4 +1,4 @@
-// Records the last calls of a process group, for counters and hang reports.
+// Records a process group's latest calls for hang reports and profiles, and counts all calls.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,6 +14,7 @@
 
 namespace dtrain::comm {
 
+/// The progress of a call.
 enum class CallState { queued, running, done, failed };
 
 /// One call of a process group.

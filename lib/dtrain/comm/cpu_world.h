@@ -1,4 +1,4 @@
-// The World of every backend whose tensors are in host memory.
+// Implements World for all backends whose tensors are in host memory.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The operations of a process group as values, which callers post and backends execute.
+// Represents the operations of a process group as structs, which backends execute.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +14,7 @@
 
 namespace dtrain::comm {
 
+/// Returns the address of a tensor's data.
 [[nodiscard]] inline std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.data_ptr());
 }

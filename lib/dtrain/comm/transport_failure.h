@@ -1,4 +1,4 @@
-// The failure of a blocking operation among ranks.
+// The exception for a failed transport operation, e.g. a passed deadline or a lost peer.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace dtrain::comm {
 
-/// Why a transport operation failed, without the call and group; error_of (queued_group.h) adds
-/// these and creates a base::Error.
+/// States the cause of a failed transport operation, but not the call and group. error_of()
+/// (queued_group.h) converts it to a base::Error that names these too.
 class TransportFailure : public std::runtime_error {
  public:
   enum class Cause {

@@ -1,5 +1,5 @@
 // Plain structs with the value of every setting. The settings table (schema/tables/, and each
-// family's settings) adds key, flag, range and help to each field; no other code names settings.
+// family's settings) adds key, flag, range and help to each field; no other code lists settings.
 #pragma once
 
 #include <any>

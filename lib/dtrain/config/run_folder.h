@@ -1,4 +1,4 @@
-// The run folder: choosing, checking and creating it.
+// Chooses, checks and creates the run folder.
 #pragma once
 
 #include <string>
@@ -9,7 +9,9 @@
 
 namespace dtrain::config {
 
-/// Throws: Error{usage} if --overwrite or --resume auto is given without --run-dir.
+/// Checks that --run-dir is given if --overwrite or --resume auto is.
+///
+/// Throws: Error{usage} otherwise.
 void require_run_dir(const Config& config);
 
 /// Checks that the run can write to its folder. A folder that contains a run requires run.overwrite,

@@ -16,6 +16,7 @@
 
 namespace dtrain::data {
 
+/// Options of a Loader.
 struct LoaderOptions {
   std::int64_t microbatch = 1;           ///< sequences per rank and backward pass
   MicrobatchAssignment assignment = {};  ///< this rank's microbatches

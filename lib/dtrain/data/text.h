@@ -12,8 +12,8 @@
 
 namespace dtrain::data {
 
-/// The first bytes of a token file. No text begins with them, and an ASCII-mode transfer changes
-/// them, so that it is detected.
+/// The first bytes of a token file. No text begins with them. They contain line ends, so that a
+/// transfer in text mode, which changes these, is detected.
 inline constexpr std::string_view kTokenMagic =
     "\x89"
     "DTOK\r\n\x1a";

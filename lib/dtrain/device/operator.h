@@ -1,5 +1,5 @@
 // Calls our own operators through LibTorch's dispatcher, which selects the kernel for the tensors'
-// device; and ordered_sum, the operator that every layer uses.
+// device; declares the operator ordered_sum.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,11 +1,11 @@
-// CPU instruction sets that kernels are compiled for, and the one in use.
+// Selects the CPU instruction set whose compiled kernels are used.
 #pragma once
 
 #include <cstdint>
 
 namespace dtrain::kernels {
 
-/// In ascending order: each set includes those before it.
+/// The instruction sets that kernels are compiled for; each includes the sets before it.
 enum class InstructionSet : std::uint8_t { baseline, avx2, avx512 };
 
 /// Returns the set that LibTorch's kernels use, so that ATEN_CPU_CAPABILITY limits ours too.

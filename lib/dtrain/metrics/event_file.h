@@ -13,7 +13,7 @@ namespace dtrain::metrics {
 
 /// A point of a curve.
 struct Scalar {
-  std::string_view tag;  ///< the curve's name; the part before its first / groups curves
+  std::string_view tag;  ///< the curve's name; TensorBoard groups curves by the part before "/"
   double value = 0;      ///< written as float32, TensorBoard's own precision
 };
 

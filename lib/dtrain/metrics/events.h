@@ -1,5 +1,5 @@
-// The events of a run that ranks report; docs/formats/metrics.md documents them as lines of
-// metrics.jsonl.
+// The events of a run, one struct per kind. docs/formats/metrics.md documents the lines that they
+// become in metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct CompressionStats {
   double seconds = 0;            ///< time in compression, without waiting for other ranks
 };
 
-/// A finished step; its line in metrics.jsonl has exactly these fields.
+/// A finished step; all fields are written to its line in metrics.jsonl.
 struct StepEvent {
   std::int64_t step = 0;  ///< steps done, including this one and those with a skipped update
   double loss = 0;        ///< nats per token, mean over the global batch, before the update

@@ -7,7 +7,8 @@
 
 namespace dtrain::metrics {
 
-[[nodiscard]] std::string format_bytes(std::int64_t bytes);  ///< "1.6 MiB"
+/// Formats a number of bytes: "1.6 MiB".
+[[nodiscard]] std::string format_bytes(std::int64_t bytes);
 [[nodiscard]] std::string format_count(std::int64_t count);  ///< "425,984"
 /// "1 step", "1024 steps"
 [[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);

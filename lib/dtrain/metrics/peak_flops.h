@@ -11,9 +11,10 @@
 namespace dtrain::metrics {
 
 /// Returns the highest FLOP/s of a few square matrix products in the options' dtype on their
-/// device; on a CPU they use this process's current number of threads. The matrix size grows until
-/// a product takes long enough to be timed. Empty if the device lacks memory. Takes about 50 ms,
-/// frees its memory, and resets the device's peak-memory counter.
+/// device. The matrix size grows until a product takes long enough to be timed. On a CPU, products
+/// use this process's current number of threads, and our own GEMM (kernels/gemm.h) is measured too.
+/// Empty if the device lacks memory. Takes about 50 ms, on a CPU 70 ms; frees its memory, and
+/// resets the device's peak-memory counter.
 [[nodiscard]] std::optional<double> measure_peak_flops(const at::TensorOptions& options);
 
 /// Returns the FLOP/s of all ranks, assuming that each is as fast as this one. All ranks measure at

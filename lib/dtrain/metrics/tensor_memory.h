@@ -1,4 +1,4 @@
-// Counts tensor memory; a caching CPU allocator that reuses large blocks in the next step.
+// Counts tensor memory; installs a CPU allocator that caches large blocks for the next step.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,7 +10,7 @@ namespace dtrain::metrics {
 /// Tensor memory of this process in bytes.
 struct MemoryUse {
   std::int64_t current = 0;
-  std::int64_t peak = 0;  ///< since the start or the last restart_peak
+  std::int64_t peak = 0;  ///< maximum since the start, or since restart_peak() reset it
   std::int64_t kept = 0;  ///< cached free blocks; not included in `current` and `peak`
 };
 

@@ -1,4 +1,4 @@
-// Block ids and ranges, free of LibTorch for use in pipeline schedules.
+// Ids and ranges of a model's blocks, without LibTorch, so that pipeline schedules can use them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Counter-based dropout: the mask is a pure function of (seed, sample, level, position, neuron). It
+// Counter-based dropout: the mask is a pure function of (seed, sample, layer, position, neuron). It
 // is equal under every layout, and the backward pass recomputes it instead of storing it.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace dtrain::model {
 /// The offsets of a tensor's elements within the whole model and data stream.
 struct DropoutOffsets {
   std::uint64_t seed = 0;
-  std::int64_t level = 0;  ///< below 65,536
+  std::int64_t level = 0;  ///< the layer's index, below 65,536
   /// Sample number of row b = 0: () int64 below 2^48. It lies on the tensor's device, so that every
   /// replay of a captured graph reads the current value.
   at::Tensor first_sample = {};

@@ -12,7 +12,7 @@
 
 namespace dtrain::net {
 
-/// 32 fresh random bytes.
+/// Returns the challenge of a handshake: 32 new random bytes.
 [[nodiscard]] std::string new_challenge();
 
 /// HMAC-SHA-256 of `text`; 32 bytes.

@@ -12,6 +12,7 @@
 
 namespace dtrain::optim {
 
+/// The hyperparameters of AdamW.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

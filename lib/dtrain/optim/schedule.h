@@ -1,4 +1,4 @@
-// Learning-rate schedules.
+// Computes the learning rate of each step.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Reads a parameter through an autograd node whose backward passes the gradient to a sink, instead
-// of letting autograd accumulate it. Gradients are summed in one place, the gradient arena, never in
-// a lower precision (GradientMemory).
+// of letting autograd accumulate it. Gradients are summed in one place, the gradient arena, never
+// in a lower precision (GradientMemory).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,7 +9,8 @@
 
 namespace dtrain::report {
 
-/// The first characters of a page. A file that begins with them may be overwritten.
+/// The first characters of every report page. `dtrain report` replaces files that begin with them
+/// even without --overwrite.
 inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
 
 /// The page's style and script: page.css and page.js, embedded by the build.

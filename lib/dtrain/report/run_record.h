@@ -1,4 +1,4 @@
-// Reads a run's metrics.jsonl and config.json; writes the figures of runs as CSV.
+// Reads a run's metrics.jsonl and config.json; writes the metrics of runs as CSV.
 #pragma once
 
 #include <cstddef>

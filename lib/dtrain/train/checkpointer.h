@@ -12,7 +12,7 @@
 
 namespace dtrain::train {
 
-/// Name of the phase in which training waits for a save.
+/// Name, in hang reports, of the phase in which training waits for a save.
 inline constexpr const char* kSavingPhase = "saving";
 
 /// One rank's votes on saving in a step; reduced over all ranks by logical OR.

@@ -21,7 +21,7 @@
 
 namespace dtrain::train {
 
-/// Metadata key of describe() in a model file.
+/// The metadata key under which a model file stores the result of describe().
 using checkpoint::store::kModelKey;
 
 /// Returns the model's settings as a JSON object in one line.

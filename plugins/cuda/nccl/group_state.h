@@ -1,4 +1,4 @@
-// The state of a group, shared by its caller, the handles of its calls and the watchdog.
+// Tracks the calls in flight of an NCCL group, fails overdue calls and keeps the first error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ namespace dtrain::cuda {
 
 class GroupState;
 
-/// The completion of one group call, which runs on a stream.
+/// The handle of one call of a group, which runs on a stream.
 ///
 /// Threads: comm::Completion's members from any thread; the others from the thread that posts.
 class DeviceCall final : public comm::Completion {

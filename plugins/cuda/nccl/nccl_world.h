@@ -7,8 +7,8 @@
 
 namespace dtrain::cuda {
 
-/// As device::Plugin::make_world. With options.shares_devices, NCCL treats a GPU that several ranks
-/// share as several GPUs.
+/// Implements device::Plugin::make_world for NVIDIA GPUs. With options.shares_devices, NCCL treats
+/// a GPU that several ranks share as several GPUs.
 ///
 /// Throws:  Error{comm} and Error{timeout} as comm::create_world.
 [[nodiscard]] std::shared_ptr<comm::World> make_nccl_world(std::shared_ptr<comm::World> host,

@@ -1,4 +1,4 @@
-// Detects that another rank has aborted or died, which NCCL does not report.
+// Detects by heartbeats that another rank has aborted or died, which NCCL does not report.
 #pragma once
 
 #include <chrono>

@@ -13,9 +13,9 @@
 
 namespace dtrain::cuda {
 
-/// Creates an exclusive, high-priority stream, so that a call that waits for a peer delays only the
-/// calls behind it. It is never destroyed, because the allocator queries the streams that used a
-/// tensor when it is freed.
+/// Creates a high-priority stream that nothing else uses, so that a call that waits for a peer
+/// delays only later calls on this stream. The stream is never destroyed, because the caching
+/// allocator queries it when a tensor that was used on it is freed.
 [[nodiscard]] c10::Stream new_stream(c10::Device device);
 
 /// The stream of all sends, or all receives, of a rank over all groups, and the thread that enqueues

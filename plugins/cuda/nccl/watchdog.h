@@ -1,4 +1,4 @@
-// A watchdog thread for the calls of all groups of a rank.
+// A thread that polls all NCCL groups of a rank and aborts all of them if one fails.
 #pragma once
 
 #include <condition_variable>

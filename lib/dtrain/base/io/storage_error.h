@@ -11,6 +11,7 @@
 
 namespace dtrain::base {
 
+/// Why a file operation failed, which determines whether it is retried.
 enum class StorageFault {
   transient,  ///< the disk, its server or a system table may recover
   full,       ///< no space (disk, quota), which may be freed later

@@ -7,10 +7,12 @@
 
 namespace dtrain::base {
 
-/// The most similar candidate; empty if none is similar enough. Compares names word by word
-/// ("--log-every" has two), ignoring case, separators and word order: each word may have a third of
-/// its letters wrong (inserted, deleted, changed, transposed) or be a prefix of the other. If none
-/// is similar, returns the candidate that begins with `word`, if there is only one.
+/// Returns the most similar candidate; empty if none is similar enough. Compares names word by word
+/// ("--log-every" has two), ignoring case, separators and word order. Each word may differ by edits
+/// (insertions, deletions, substitutions, transpositions) of a third of its letters, or be a prefix
+/// of the other; names with different numbers of words may differ by edits of a fifth of all
+/// letters. One edit is always allowed. If no candidate is similar, returns the one that begins
+/// with `word`, if there is only one.
 [[nodiscard]] std::string_view nearest(std::string_view word,
                                        std::span<const std::string_view> candidates);
 

@@ -11,7 +11,7 @@
 
 namespace dtrain::base {
 
-/// "12 B", "1.6 MiB".
+/// Formats a number of bytes for people: "12 B", "1.6 MiB".
 [[nodiscard]] std::string readable_bytes(std::int64_t bytes);
 
 /// "35 ms", "0.8 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"; never negative.

@@ -14,7 +14,7 @@
 
 namespace dtrain::checkpoint::format {
 
-/// A whole tensor, independent of its division into pieces.
+/// The dtype and shape of a whole tensor, which may be stored in several pieces.
 struct TensorInfo {
   Dtype dtype = Dtype::f32;
   std::vector<std::int64_t> shape;

@@ -14,7 +14,7 @@
 
 namespace dtrain::checkpoint::format {
 
-/// Bytes of the length field at the beginning of a file.
+/// Size in bytes of the header-length field, which begins a file.
 inline constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 /// The format's limit on the header length.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;

@@ -7,6 +7,7 @@
 
 namespace dtrain::config::bdh {
 
+/// The settings that only BDH models have.
 struct Settings {
   std::int64_t heads = 4;      // nh
   std::int64_t neurons = 512;  // N, per head

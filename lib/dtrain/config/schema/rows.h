@@ -12,6 +12,7 @@
 
 namespace dtrain::config::rows {
 
+/// The subcommands that take a setting; combined with |.
 inline constexpr CommandSet kTrain = static_cast<unsigned>(Command::train);
 inline constexpr CommandSet kGenerate = static_cast<unsigned>(Command::generate);
 inline constexpr CommandSet kVerify = static_cast<unsigned>(Command::verify);

@@ -1,4 +1,4 @@
-// Derives missing batch sizes: global = microbatch * grad_accum * dp.
+// Derives the batch sizes that are not given, from global = microbatch * grad_accum * dp.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace dtrain::config {
 
-/// The global batch and microbatch, in sequences, if no batch setting is given. The global batch is
-/// rounded up to a multiple of dp * pp.
+/// Defaults if no batch setting is given, in sequences. The global batch is then rounded up to a
+/// multiple of dp * pp.
 inline constexpr std::int64_t kDefaultGlobalBatch = 8;
 inline constexpr std::int64_t kDefaultMicrobatch = 1;
 

@@ -1,4 +1,4 @@
-// The axes of a job's device mesh, and one number per axis.
+// Defines the axes of a job's device mesh, and MeshShape, which holds one number per axis.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 
 namespace dtrain::config {
 
+/// An axis of parallelism, and what an index on it selects.
 enum class Axis {
   pp,  ///< pipeline: which blocks
   dp,  ///< data: which samples

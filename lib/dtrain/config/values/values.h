@@ -1,5 +1,5 @@
-// Value types of settings: structs that parse() a text (nothing for invalid text) and format it
-// with text(), and enums with tables of their names.
+// Value types of settings: structs with parse(), which is empty for invalid text, and text(), and
+// enums with tables of their names.
 #pragma once
 
 #include <fmt/format.h>

@@ -9,6 +9,7 @@
 
 namespace dtrain::data {
 
+/// The first bytes of a .npy file.
 inline constexpr std::string_view kNumpyMagic = "\x93NUMPY";
 
 /// An array's element type and where its data begins.

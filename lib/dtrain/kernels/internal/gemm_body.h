@@ -10,6 +10,7 @@
 namespace dtrain::kernels {
 namespace {
 
+/// A SIMD vector of kBytes bytes with elements of type T.
 template <typename T, int kBytes>
 struct VectorOf {
   using Type [[gnu::vector_size(kBytes)]] = T;

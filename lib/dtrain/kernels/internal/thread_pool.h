@@ -1,4 +1,4 @@
-// A pool of helper threads for one owning thread; work never waits for a helper without a core.
+// A thread pool of one calling thread, which does not wait for helpers that have no free core.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace dtrain::kernels {
 
-/// Exponential back-off for a worker that was preempted during its work. If another process occupies
-/// the worker's core, all other threads wait at the end of the work for a whole scheduler time
-/// slice, which costs more than the worker contributes.
+/// Exponential back-off for a worker that was preempted during its work. If another process
+/// occupies the worker's core, all other threads wait at the end of the work for a whole scheduler
+/// time slice, which costs more than the worker contributes.
 ///
 /// Threads: report() from one, has_expired() from any.
 class WorkerBackoff {

@@ -1,4 +1,4 @@
-// Maps each event to its figures: keys in metrics.jsonl and curves in TensorBoard.
+// Maps each event to its values: keys in metrics.jsonl and curves in TensorBoard.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace dtrain::metrics {
 
-/// One figure of an event.
+/// A named value of an event.
 struct Figure {
   std::string key;                  ///< in metrics.jsonl
   nlohmann::ordered_json value;     ///< in metrics.jsonl

@@ -8,7 +8,7 @@
 
 namespace dtrain::metrics {
 
-/// Writes one line per event that has figures.
+/// Writes one line per event; console-only events have none.
 class JsonlSink final : public Sink {
  public:
   /// appends: if true, appends to an existing file; if false, the first event truncates it.

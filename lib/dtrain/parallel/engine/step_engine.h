@@ -20,7 +20,8 @@ class EvaluationSequences;
 
 namespace dtrain::parallel {
 
-/// Boolean votes of one rank or, once reduced, their logical OR over all ranks.
+/// Flags on which all ranks must agree, such as a stop request: one rank's flags or, once reduced,
+/// their logical OR over all ranks.
 using Votes = std::vector<bool>;
 
 /// Loss over the global batch; equal on every rank.

@@ -17,6 +17,7 @@ namespace dtrain::train {
 
 class StateCheck;
 
+/// Options of a CheckpointWriter.
 struct CheckpointOptions {
   const config::Config& config;
   StateCheck& state_check;          ///< called before each save

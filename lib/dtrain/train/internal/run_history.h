@@ -1,4 +1,4 @@
-// The state of early stopping, best checkpoint and spike detection, which is saved in checkpoints.
+// The state of early stopping, best-checkpoint tracking and spike detection, saved in checkpoints.
 #pragma once
 
 #include <cstdint>

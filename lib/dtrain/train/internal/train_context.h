@@ -1,4 +1,4 @@
-// The objects that the parts of the training loop share.
+// Declares TrainContext, the objects of a rank that all parts of the training loop use.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 
 namespace dtrain::train {
 
-/// Evaluates validation data and records the lowest loss. Equal on all ranks.
+/// Computes the validation loss and records the lowest one. All ranks get equal results.
 ///
 /// Threads: one.
 class Validation {

@@ -1,4 +1,4 @@
-// Shared-memory groups of processes on one host.
+// Creates shared-memory groups of processes on one host, and detects processes that have exited.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The rendezvous of a job's ranks through a store that rank 0 serves.
+// Serves the rendezvous store on rank 0, connects every rank to it, and exchanges their addresses.
 #pragma once
 
 #include <cstdint>

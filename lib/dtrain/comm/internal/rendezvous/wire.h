@@ -1,4 +1,4 @@
-// The wire protocol between ranks and the rendezvous store.
+// Defines the wire protocol between ranks and the rendezvous store.
 #pragma once
 
 #include <cstdint>

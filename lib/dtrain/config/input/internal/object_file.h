@@ -1,5 +1,5 @@
-// Strict reader of files that contain one JSON object. Rejects repeated keys and numbers out of range,
-// which the JSON library would silently accept.
+// Strict reader of files that contain one JSON object. Rejects repeated keys and numbers out of
+// range, which the JSON library would silently accept.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 
 namespace dtrain::data {
 
-/// Describes the error in a record, without its location.
+/// Thrown for an invalid JSON record; the message does not state where the record is.
 class RecordFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,4 +1,4 @@
-// Chunked attention of the plain kernels (docs/guide/model.md).
+// Chunked causal linear attention for --kernels plain (docs/guide/model.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The first half of a fused level (BDH layer): encoder and causal linear attention.
+// The first half of a fused BDH layer (level): encoder and causal linear attention.
 #pragma once
 
 #include <cstdint>

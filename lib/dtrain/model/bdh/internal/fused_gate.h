@@ -1,4 +1,4 @@
-// The second half of a fused level: encoder_v, gating with dropout, and decoder.
+// The second half of a fused BDH layer (level): encoder_v, gating with dropout, and decoder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The BDH head on the CPU with a fused backward pass, for vocabularies that are not split.
+// The output head of BDH on the CPU with a fused backward pass; requires an unsplit vocabulary.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The BDH level on the CPU with a fused backward pass. The only neuron-sized tensors that it
-// materializes are xs and ys; it computes only the causal half of the scores.
+// A BDH layer (level) on the CPU with a fused backward pass. Of the activations with one value per
+// neuron it materializes only xs and ys; it computes only the causal half of the scores.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The tiling of a fused level's work. It depends only on sizes, not on the number of threads, so
+// Divides the work of a fused BDH layer (level) into tiles. The tiles depend only on sizes, so
 // results are bit-identical for any number of threads.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Helpers shared by the passes of a fused level (BDH layer): access to tiles, scratch memory per
+// Helpers shared by the passes of a fused BDH layer (level): access to tiles, scratch memory per
 // thread, and gradient accumulation in a fixed order.
 #pragma once
 

@@ -10,6 +10,7 @@
 namespace dtrain::model::bdh {
 namespace {
 
+/// Converts a value to the type that kernels compute in.
 inline float wide(float value) { return value; }
 inline double wide(double value) { return value; }
 inline float wide(Bfloat16Bits value) {

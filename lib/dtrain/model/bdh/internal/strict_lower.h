@@ -1,4 +1,5 @@
-// Matrix products with strictly lower triangles; only blocks on and below the diagonal are computed.
+// Matrix products with strictly lower triangles; only blocks on and below the diagonal are
+// computed.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The full values of one unit, in memory that is allocated and released repeatedly.
+// Holds the unsharded values of one unit, in memory that is allocated and released repeatedly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
