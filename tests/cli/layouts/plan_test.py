@@ -7,7 +7,7 @@ import shlex
 import unittest
 from pathlib import Path
 
-from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, run
+from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, overriding, run
 from messages import assert_names
 
 TINY = ("--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
@@ -183,7 +183,8 @@ class Plan(FolderTest):
         self.assertNotIn("--steps", best)
 
     def test_a_model_that_fits_nowhere_is_rejected_with_a_reason(self):
-        error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
+        large = overriding(LARGE, "--global-batch", "64")  # one rank has a microbatch per sequence
+        error = self.plan(*large, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
         self.assertRegex(error, r"plan: .*: --strategy single .*: .*[\d.]+ GiB .* 1.0 GiB; .*\n$")
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
         self.assertIn("--ranks", error)

@@ -30,8 +30,10 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
 SAME_BITS = {**dict.fromkeys(("ddp", "fsdp", "zero 3", "dp", "moments on the host"), "single"), "masters on the host": "bf16"}
 AS_GRAPHS = ("zero 3", "dp", "bf16")
 # Almost no activations: sharding halves a rank's memory.
-WIDE = ["--tie-layers", "off", "--layers", "8", "--width", "64", "--neurons", "4096", "--global-batch", "2", "--microbatch", "1",
-        "--seq-len", "16", "--device", "fake"]
+WIDE = ["--tie-layers", "off", "--layers", "8", "--width", "64", "--neurons", "1024", "--global-batch", "2", "--microbatch", "1",
+        "--seq-len", "16", "--device", "fake", "--steps", "3"]
+# Next to this state, the buffers through which offloaded state passes are small.
+WIDER = ["--layers", "4", "--neurons", "4096"]
 
 
 def train(run_dir, layout, *flags, environment=None):
@@ -176,11 +178,11 @@ def predicted(run_dir):
 class Memory(FolderTest):
     @classmethod
     @functools.cache
-    def whole(cls, layout):
+    def whole(cls, layout, *flags):
         """Run folder of a layout without limits; tests do not modify it."""
         ranks, setting = LAYOUTS[layout]
         run_dir = make_folder(cls) / "run"
-        run(*launched(ranks, *WORK, *setting.split(), *WIDE, "--run-dir", run_dir, program=TOY))
+        run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", run_dir, program=TOY))
         return run_dir
 
     def train(self, name, layout, *flags, environment=None, status=0):
@@ -194,10 +196,11 @@ class Memory(FolderTest):
             self.assertIn(part, line)
 
     def test_the_prediction_holds_on_a_device(self):
-        for layout in ("single", "moments on the host", "masters on the host"):
+        for layout, *flags in (("single",), ("moments on the host",), ("masters on the host", "--layers", "8")):
             with self.subTest(layout):
-                [memory] = [line for line in metrics_of(self.whole(layout)) if line.get("event") == "memory"]
-                self.assertAlmostEqual(predicted(self.whole(layout)) / memory["peak_bytes"], 1, delta=0.05)
+                run_dir = self.whole(layout, *WIDER, *flags)
+                [memory] = [line for line in metrics_of(run_dir) if line.get("event") == "memory"]
+                self.assertAlmostEqual(predicted(run_dir) / memory["peak_bytes"], 1, delta=0.05)
 
     def test_the_prediction_holds_with_graphs(self):
         many_activations = ["--layers", "4", "--width", "128", "--seq-len", "64", "--neurons", "1024", "--global-batch", "4",
@@ -210,8 +213,8 @@ class Memory(FolderTest):
                 self.assertAlmostEqual(predicted(self.folder / name) / memory["peak_bytes"], 1, delta=0.12)
 
     def test_what_is_offloaded_leaves_the_device(self):
-        self.train("all", "single", "--offload", "all")
-        runs = (self.whole("single"), self.whole("moments on the host"), self.folder / "all")
+        self.train("all", "single", "--offload", "all", *WIDER)
+        runs = (self.whole("single", *WIDER), self.whole("moments on the host", *WIDER), self.folder / "all")
         for run_dir in runs[1:]:
             self.assertGreater(start_of(run_dir)["host_memory_predicted_bytes"], 0)
         needs = [predicted(run_dir) for run_dir in runs]
@@ -252,7 +255,7 @@ class Memory(FolderTest):
 
     def test_advice_names_only_settings_not_in_use(self):
         flags = ["--recompute", "level", "--offload", "all"]
-        full = self.train("full", "single", *flags, environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
+        full = self.train("full", "single", *flags, environment={"DTRAIN_FAKE": "memory=15000000"}, status=MEMORY)
         self.error_of(full, "memory on fake:0 ", "--seq-len", "--strategy fsdp")
         for flag in ("--recompute", "--offload", "--microbatch", "--memory-limit", " 0 B", " hold "):
             self.assertNotIn(flag, full.stderr.splitlines()[-1])
@@ -266,22 +269,22 @@ class Memory(FolderTest):
         self.assertNotIn("--recompute level", full.stderr.splitlines()[-1])
 
     def test_a_rank_whose_device_is_full_is_named(self):
-        full = self.train("full", "fsdp", environment={"DTRAIN_FAKE": "memory=90000000 device=1"}, status=MEMORY)
+        full = self.train("full", "fsdp", environment={"DTRAIN_FAKE": "memory=22500000 device=1"}, status=MEMORY)
         self.assertIn("memory on fake:1", full.stderr)
         self.assertIn("rank 1", full.stderr.splitlines()[-1])
 
     def test_several_full_devices_give_one_line(self):
-        full = self.train("full", "ddp", environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
+        full = self.train("full", "ddp", environment={"DTRAIN_FAKE": "memory=15000000"}, status=MEMORY)
         self.assertRegex(full.stderr, r"\A((\[\d\] )?dtrain: .*\n)*dtrain: error: [^\n]*memory on fake:[01] [^\n]*\n\Z")
         self.assertEqual(full.stderr.count("error: out"), 1)
 
     def test_a_device_that_is_lost_is_named(self):
-        lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=2000"}, status=DEVICE)
+        lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=1000"}, status=DEVICE)
         self.error_of(lost, "device fake:0 was lost", "uncorrectable ECC error")
         self.error_of(lost, "--resume auto")
         for layout in ("ddp", "dp"):
             with self.subTest(layout):
-                environment = {"DTRAIN_FAKE": "late lose-after=2000 device=1"}
+                environment = {"DTRAIN_FAKE": "late lose-after=1000 device=1"}
                 lost = self.train(layout, layout, environment=environment, status=DEVICE)
                 self.assertIn("device fake:1 was lost", lost.stderr)
                 self.assertIn("rank 1", lost.stderr.splitlines()[-1])
@@ -289,7 +292,7 @@ class Memory(FolderTest):
     def test_a_device_error_without_device_loss_is_named(self):
         for code, status, parts in ((2, MEMORY, ("fake:0", "--recompute level")), (700, INTERNAL, ("device fake:0", "illegal memory access"))):
             with self.subTest(code):
-                found = self.train(str(code), "single", environment={"DTRAIN_FAKE": f"lose-after=2000 error={code}"}, status=status)
+                found = self.train(str(code), "single", environment={"DTRAIN_FAKE": f"lose-after=1000 error={code}"}, status=status)
                 self.error_of(found, *parts)
                 self.assertNotIn("lost", found.stderr)
 
