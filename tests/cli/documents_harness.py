@@ -37,12 +37,13 @@ COMMENT = re.compile(r"<!-- (.*) -->")
 NOTES = re.compile(r"not run: .+|status \d+|output|numbers vary|labels only")
 LIMIT = 200  # seconds before a command has failed; none needs more than a few
 
-# Replaces dtrain in PATH: it shortens training and shrinks large models; everything else is as on the page.
+# Replaces dtrain in PATH: it shortens training and evaluations and shrinks large models; everything else is as on the page.
 FEW_STEPS = """#!/bin/sh
 case "$*" in
   *--help*|*--version*|*"--steps "*|*"--epochs "*) ;;
   -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 --neurons 512 --seq-len 32 ;;
   -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 ;;
+  "evaluate "*) exec "$DOCUMENTS_DTRAIN" "$@" --eval-sequences 16 ;;
 esac
 exec "$DOCUMENTS_DTRAIN" "$@"
 """
