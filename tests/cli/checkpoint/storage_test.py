@@ -66,7 +66,7 @@ class StorageTest(ResumeTest):
         self.assertEqual(len(lines), len(self.lines()))
 
 
-class PassingErrors(SideBySide, StorageTest):
+class PassingErrors(StorageTest):
     def passes_each(self, cases, *flags, before=None, status=0):
         """The faults of a case have different errors, so that each is seen to be told."""
         name = self.run_dir.name
@@ -137,7 +137,7 @@ class PassingErrors(SideBySide, StorageTest):
         self.assert_undisturbed()
 
 
-class LastingErrors(SideBySide, StorageTest):
+class LastingErrors(StorageTest):
     def check_too_many_open_files_are_not_waited_for(self):
         limited = ("sh", "-c", 'ulimit -n 10; exec "$@"', "sh", DTRAIN, *self.arguments("--checkpoint-every", "none"))
         result = subprocess.run(list(map(str, limited)), capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -232,7 +232,7 @@ class Lock(StorageTest):
         file.flush()
         return file
 
-    def test_the_lock_of_a_holder_not_known_to_be_alive_is_waited_for(self):
+    def check_the_lock_of_a_holder_not_known_to_be_alive_is_waited_for(self):
         ended = subprocess.Popen(["true"])
         ended.wait()
         for number, holder in enumerate(("process 7 on host elsewhere",
@@ -245,6 +245,10 @@ class Lock(StorageTest):
             assert_names(told, f"'{self.run_dir}/lock'", holder)
             fcntl.flock(lock, fcntl.LOCK_UN)
             self.end_of(job, 0)
+
+
+class Errors(SideBySide, LastingErrors, PassingErrors, Lock):
+    """Their waits overlap."""
 
 
 if __name__ == "__main__":
