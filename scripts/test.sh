@@ -16,7 +16,7 @@ scripts/build.sh "$preset" all
 results=$PWD/build/$preset-tests.xml
 rm -f "$results"
 # ctest's own status says nothing that the results do not; a ctest that dies leaves none, which is a failure below.
-# Two slots are a core's test; the last one is for tests that wait (tests/CMakeLists.txt).
-ctest --test-dir "build/$preset" --parallel $((2 * $(nproc) + 1)) --output-on-failure --test-output-size-passed 65536 \
+# Two slots are a core's test; the last two are for tests that wait (tests/CMakeLists.txt).
+ctest --test-dir "build/$preset" --parallel $((2 * $(nproc) + 2)) --output-on-failure --test-output-size-passed 65536 \
   --output-junit "$results" "$@" || true
 exec /usr/bin/python3 scripts/test_summary.py "$results"
