@@ -40,8 +40,10 @@ LIMIT = 200  # seconds before a command has failed; none needs more than a few
 # Replaces dtrain in PATH: it shortens training and evaluations and shrinks large models; everything else is as on the page.
 FEW_STEPS = """#!/bin/sh
 case "$*" in
-  *--help*|*--version*|*"--steps "*|*"--epochs "*) ;;
-  -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 --neurons 512 --seq-len 32 ;;
+  *--help*|*--version*) ;;
+  -*"--profile "*) exec "$DOCUMENTS_DTRAIN" "$@" --eval-sequences 8 ;;
+  *"--steps "*|*"--epochs "*) ;;
+  -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 --layers 2 --width 64 --neurons 512 --seq-len 32 ;;
   -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 ;;
   "evaluate "*) exec "$DOCUMENTS_DTRAIN" "$@" --eval-sequences 16 ;;
 esac
