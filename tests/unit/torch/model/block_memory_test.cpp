@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <sstream>
+#include <vector>
 
 #include "bdh_fixture.h"
 #include "dtrain/metrics/tensor_memory.h"
@@ -15,7 +16,7 @@
 namespace dtrain::model::block_memory_test {
 namespace {
 
-constexpr std::int64_t kSequences = 4;
+constexpr std::int64_t kSequences = 2;
 constexpr std::int64_t kLength = 128;
 
 // The parameters of a block with preallocated gradients, so that a backward pass leaves no memory
@@ -161,15 +162,20 @@ std::string measure_blocks(const Case& test) {
   return text;
 }
 
-// Runs in a separate process with a counting allocator.
+// Runs in a separate process with a counting allocator. Each line of the argument is a case.
 const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std::string& text) {
   metrics::install_counting_allocator();
-  Case test;
-  int dtype = 0;
-  std::istringstream(text) >> dtype >> test.dropout >> test.neurons >> test.vocab >> test.chunk >>
-      test.is_fused >> test.recomputes_gates;
-  test.dtype = static_cast<at::ScalarType>(dtype);
-  return measure_blocks(test);
+  std::string found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    Case test;
+    int dtype = 0;
+    std::istringstream(line) >> dtype >> test.dropout >> test.neurons >> test.vocab >> test.chunk >>
+        test.is_fused >> test.recomputes_gates;
+    test.dtype = static_cast<at::ScalarType>(dtype);
+    found += measure_blocks(test);
+  }
+  return found;
 });
 
 void check(const char* what, std::int64_t predicted, std::int64_t measured) {
@@ -177,13 +183,15 @@ void check(const char* what, std::int64_t predicted, std::int64_t measured) {
   CHECK(std::abs(predicted - measured) <= measured / 20);
 }
 
-void check_blocks(const Case& test) {
-  const auto outcome = testing::on_processes(
-      "measure blocks",
-      {.size = 1,
-       .argument = fmt::format("{} {} {} {} {} {:d} {:d}", static_cast<int>(test.dtype),
-                               test.dropout, test.neurons, test.vocab, test.chunk, test.is_fused,
-                               test.recomputes_gates)})[0];
+std::string line_of(const Case& test) {
+  return fmt::format("{} {} {} {} {} {:d} {:d}", static_cast<int>(test.dtype), test.dropout,
+                     test.neurons, test.vocab, test.chunk, test.is_fused, test.recomputes_gates);
+}
+
+void check_blocks(const std::vector<Case>& cases) {
+  std::string lines;
+  for (const Case& test : cases) lines += line_of(test) + "\n";
+  const auto outcome = testing::on_processes("measure blocks", {.size = 1, .argument = lines})[0];
   INFO(outcome.standard_error << outcome.text);
   REQUIRE(outcome.status == 0);
   std::istringstream numbers(outcome.text);
@@ -192,41 +200,48 @@ void check_blocks(const Case& test) {
     REQUIRE(numbers >> m.output >> m.saved >> m.forward >> m.forward_without_graph >> m.backward);
     return m;
   };
-  for (const char* block : {"embedding", "level", "level", "head"}) {
-    const BlockMemory predicted = next();
-    const BlockMemory measured = next();
-    INFO(block);
-    check("output", predicted.output, measured.output);
-    check("saved", predicted.saved, measured.saved);
-    check("forward", predicted.forward, measured.forward);
-    check("forward without a graph", predicted.forward_without_graph,
-          measured.forward_without_graph);
-    check("backward", predicted.backward, measured.backward);
+  for (const Case& test : cases) {
+    INFO(line_of(test));
+    for (const char* block : {"embedding", "level", "level", "head"}) {
+      const BlockMemory predicted = next();
+      const BlockMemory measured = next();
+      INFO(block);
+      check("output", predicted.output, measured.output);
+      check("saved", predicted.saved, measured.saved);
+      check("forward", predicted.forward, measured.forward);
+      check("forward without a graph", predicted.forward_without_graph,
+            measured.forward_without_graph);
+      check("backward", predicted.backward, measured.backward);
+    }
   }
 }
 
 TEST_CASE("Every block predicts its memory for one microbatch, with and without recomputation") {
-  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
-  INFO(dtype);
-  check_blocks({.dtype = dtype});
-  check_blocks({.dtype = dtype, .chunk = 32});
+  std::vector<Case> cases;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    cases.push_back({.dtype = dtype});
+    cases.push_back({.dtype = dtype, .chunk = 32});
+  }
+  check_blocks(cases);
 }
 
 TEST_CASE("Blocks predict their memory with dropout, few neurons and many tokens") {
-  check_blocks({.dropout = 0.1});
-  check_blocks({.neurons = 32});
-  check_blocks({.vocab = 4096});
-  check_blocks({.dtype = at::kBFloat16, .vocab = 4096});
+  check_blocks({{.dropout = 0.1},
+                {.neurons = 32},
+                {.vocab = 4096},
+                {.dtype = at::kBFloat16, .vocab = 4096}});
 }
 
 TEST_CASE("Fused blocks predict their memory for one microbatch") {
-  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
-  INFO(dtype);
-  check_blocks({.dtype = dtype, .is_fused = true});
-  check_blocks({.dtype = dtype, .chunk = 32, .is_fused = true});
-  check_blocks({.dtype = dtype, .chunk = 32, .is_fused = true, .recomputes_gates = true});
-  check_blocks({.dtype = dtype, .is_fused = true, .recomputes_gates = true});
-  check_blocks({.dtype = dtype, .neurons = 1100, .vocab = 4096, .is_fused = true});
+  std::vector<Case> cases;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    cases.push_back({.dtype = dtype, .is_fused = true});
+    cases.push_back({.dtype = dtype, .chunk = 32, .is_fused = true});
+    cases.push_back({.dtype = dtype, .chunk = 32, .is_fused = true, .recomputes_gates = true});
+    cases.push_back({.dtype = dtype, .is_fused = true, .recomputes_gates = true});
+    cases.push_back({.dtype = dtype, .neurons = 1100, .vocab = 4096, .is_fused = true});
+  }
+  check_blocks(cases);
 }
 
 }  // namespace
