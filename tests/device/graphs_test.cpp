@@ -2,6 +2,7 @@
 #include <array>
 
 #include "device/on_fake.h"
+#include "dtrain/config/bdh/settings.h"
 #include "support/fake_device/counters.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
@@ -43,7 +44,7 @@ TEST_CASE("Graphs of shards have the CPU's bits") {
   }
   check_graphs(sharded(tiny_config(), 4, 1, "hybrid:2"));
   config::Config untied = tiny_config();
-  untied.model.tie_layers = false;
+  config::bdh::settings_of(untied.model).tie_layers = false;
   check_graphs(sharded(untied, 2, 2, "fsdp:full"));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/on_fake.h"
+#include "dtrain/config/bdh/settings.h"
 #include "support/fake_device/counters.h"
 #include "support/local_ranks.h"
 #include "support/sensitivity.h"
@@ -81,7 +82,7 @@ std::size_t peak_of(const config::Config& config, fake::Execution execution) {
 
 TEST_CASE("Windows of offloaded state do not accumulate if the host runs ahead of its device") {
   config::Config config = offloading(tiny_config(), "all");
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   for (const char* dtype : {"float32", "bfloat16"}) {
     INFO(dtype);
     set(config, "machine.dtype", dtype);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "device/on_fake.h"
+#include "dtrain/config/bdh/settings.h"
 #include "support/engine_run.h"
 #include "support/fake_device/counters.h"
 #include "support/local_ranks.h"
@@ -17,7 +18,7 @@ using fake::Launch;
 
 config::Config five_units() {
   config::Config config = tiny_config();
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   return config;
 }
 

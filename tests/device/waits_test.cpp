@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/on_fake.h"
+#include "dtrain/config/bdh/settings.h"
 #include "support/engine_run.h"
 #include "support/settings.h"
 
@@ -71,7 +72,7 @@ std::vector<std::string> unnoticed_waits(const Run& run) {
 // Two steps, so that the second overlaps with pending work of the first.
 config::Config two_steps() {
   config::Config config = tiny_config();
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   config.train.steps = 2;
   return config;
 }

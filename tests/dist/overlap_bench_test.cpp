@@ -23,8 +23,8 @@ config::Config stack(const std::string& what, bool forward_prefetch) {
   config::Config config = tiny_config();
   config.model = {.layers = 8,
                   .width = 128,
-                  .family = config::bdh::Settings{.heads = 4, .neurons = 512},
-                  .tie_layers = false};
+                  .heads = 4,
+                  .family = config::bdh::Settings{.neurons = 512, .tie_layers = false}};
   config.data.seq_len = 256;
   config.batch.global = 4;
   config.layout.forward_prefetch = forward_prefetch;

@@ -22,8 +22,8 @@ config::Config wide(std::int64_t ranks, const std::string& what) {
   config::Config config = tiny_config();
   config.model = {.layers = 8,
                   .width = 64,
-                  .family = config::bdh::Settings{.heads = 4, .neurons = 1024},
-                  .tie_layers = false};
+                  .heads = 4,
+                  .family = config::bdh::Settings{.neurons = 1024, .tie_layers = false}};
   config.data.seq_len = 4;
   config.batch.global = ranks;
   return what == "ddp" ? laid_out(config, ranks, 1) : sharded(config, ranks, 1, what);

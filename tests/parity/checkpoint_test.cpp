@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/bdh/settings.h"
 #include "parity/saved_run.h"
 #include "support/messages.h"
 #include "support/sensitivity.h"
@@ -44,7 +45,7 @@ void check_all(const std::vector<Trace>& traces, const std::string& expected) {
 
 TEST_CASE("A run saved on any of 1, 2, 4, 8 ranks and resumed on any other keeps all bits") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
   for (const std::int64_t saving : {1, 2, 4, 8}) {
     const TempFolder folder;
@@ -65,7 +66,7 @@ bool is_for(bool ties, std::size_t saving, std::size_t loading) {
 
 TEST_CASE("A run saved under any sharding and resumed under any other keeps all bits") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
   const std::vector<config::Config> layouts{laid_out(config, 1, 8),
                                             laid_out(config, 2, 4),
@@ -80,7 +81,7 @@ TEST_CASE("A run saved under any sharding and resumed under any other keeps all 
     const TempFolder folder;
     train_and_save(saving, 2, folder.path("c"), /*staged=*/true);
     for (std::size_t to = 0; to < layouts.size(); ++to) {
-      if (!is_for(config.model.tie_layers, from, to)) continue;
+      if (!is_for(config::bdh::settings_of(config.model).tie_layers, from, to)) continue;
       const config::Config& loading = layouts[to];
       INFO("saved by " << saving.layout.strategy << " on " << saving.layout.dp << ", loaded by "
                        << loading.layout.strategy << " on " << loading.layout.dp);
@@ -110,7 +111,7 @@ TEST_CASE(
   config::Config config = tiny_config();
   config.model.layers = 4;
   set(config, "model.heads", "4");
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   set(config, "machine.dtype", "float64");
   const std::vector<config::Config> layouts = meshes(config);
   const TraceBound bound = rounding_bound_of(config, at::kDouble);
@@ -119,7 +120,7 @@ TEST_CASE(
     const TempFolder folder;
     train_and_save(layouts[saving], 2, folder.path("c"), /*staged=*/true);
     for (std::size_t loading = 0; loading < layouts.size(); ++loading) {
-      if (!is_for(config.model.tie_layers, saving, loading)) continue;
+      if (!is_for(config::bdh::settings_of(config.model).tie_layers, saving, loading)) continue;
       INFO("saved by layout " << saving << ", loaded by " << loading);
       const std::vector<Trace> traces = load_and_train(layouts[loading], folder.path("c"));
       if (loading == saving) check_all(traces, text_after(whole, 2));

@@ -38,8 +38,9 @@ void check_equal_layouts(const config::Config& config) {
 TEST_CASE("1, 2, 4 and 8 ranks give equal bits in every loss, norm, weight and moment") {
   config::Config config = tiny_config();
   set(config, "machine.dtype", GENERATE("float32", "float64"));
-  config.model.tie_layers = GENERATE(true, false);
-  INFO(config.machine.dtype << ", tied levels " << config.model.tie_layers);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
+  INFO(config.machine.dtype << ", tied levels "
+                            << config::bdh::settings_of(config.model).tie_layers);
   check_equal_layouts(config);
 }
 
@@ -57,7 +58,8 @@ TEST_CASE("Several buckets give the bits of one rank") {
   config::Config config = tiny_config();
   config.model = {.layers = 2,
                   .width = 32,
-                  .family = config::bdh::Settings{.heads = 2, .neurons = 8192},
+                  .heads = 2,
+                  .family = config::bdh::Settings{.neurons = 8192},
                   .dropout = 0.1};
   config.data.seq_len = 16;
   config.batch.global = 4;
@@ -162,15 +164,15 @@ const std::vector<std::string> kSomeShardings{"fsdp:none", "fsdp:full", "zero:1"
 
 TEST_CASE("Every sharding gives the bits of one rank on 2, 4 and 8 ranks") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
-  INFO("tied levels " << config.model.tie_layers);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
+  INFO("tied levels " << config::bdh::settings_of(config.model).tie_layers);
   const std::string single = text_of_all(laid_out(config, 1, 8));
   for (const std::int64_t dp : {2, 4, 8}) check_sharded(single, config, dp, 8 / dp, kShardings);
 }
 
 TEST_CASE("Gradients accumulated in full and sharded at the end have the bits of one rank") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
   for (const std::int64_t dp : {2, 4}) {
     check_sharded(single, config, dp, 8 / dp,
@@ -180,7 +182,7 @@ TEST_CASE("Gradients accumulated in full and sharded at the end have the bits of
 
 TEST_CASE("Hybrid sharding gives the bits of one rank") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
   check_sharded(single, config, 4, 2, {"hybrid:1", "hybrid:2", "hybrid:4", "hybrid:2+local"});
   check_sharded(single, config, 8, 1, {"hybrid:2", "hybrid:4"});
@@ -188,7 +190,7 @@ TEST_CASE("Hybrid sharding gives the bits of one rank") {
 
 TEST_CASE("Units of any size give the bits of one rank") {
   config::Config config = tiny_config();
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   const std::string single = text_of_all(laid_out(config, 1, 8));
   for (const std::string wrap : {"none", "size:1", "size:5000"}) {
     INFO(wrap);
@@ -199,7 +201,7 @@ TEST_CASE("Units of any size give the bits of one rank") {
 
 TEST_CASE("Prefetching and its limit change no bit") {
   config::Config config = tiny_config();
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   const std::string single = text_of_all(laid_out(config, 1, 4));
   for (const std::string mode : {"pre", "post", "none"}) {
     for (const std::int64_t limit : {1, 2, 4}) {
@@ -214,9 +216,10 @@ TEST_CASE("Prefetching and its limit change no bit") {
 
 TEST_CASE("Recomputed blocks have the bits of blocks that keep their graphs") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   set(config, "machine.dtype", GENERATE("float32", "bfloat16"));
-  INFO("tied levels " << config.model.tie_layers << ", " << config.machine.dtype);
+  INFO("tied levels " << config::bdh::settings_of(config.model).tie_layers << ", "
+                      << config.machine.dtype);
   const std::string single = text_of_all(laid_out(config, 1, 4));
   for (const std::string recompute : {"level", "every:2", "every:3"}) {
     INFO(recompute);
@@ -319,7 +322,7 @@ TEST_CASE("Gradients reduced in 16 bits stay close to those that are not") {
 
 TEST_CASE("Masters and moments on disk give the same bits as in memory") {
   config::Config config = tiny_config();
-  config.model.tie_layers = GENERATE(true, false);
+  config::bdh::settings_of(config.model).tie_layers = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
   const TempFolder folder;
   set(config, "machine.offload", "disk:" + folder.path(""));

@@ -52,9 +52,9 @@ config::Config base_config(const Variant& variant) {
   config::Config config = tiny_config();
   config.model = {.layers = 8,
                   .width = 16,
-                  .family = config::bdh::Settings{.heads = 4, .neurons = 32},
-                  .dropout = variant.drops ? 0.1 : 0.0,
-                  .tie_layers = variant.ties};
+                  .heads = 4,
+                  .family = config::bdh::Settings{.neurons = 32, .tie_layers = variant.ties},
+                  .dropout = variant.drops ? 0.1 : 0.0};
   config.data.seq_len = 16;
   config.train.steps = 5;
   set(config, "machine.dtype", "float64");

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/bdh/settings.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/naive_trainer.h"
@@ -18,13 +19,13 @@ namespace {
 config::Config float64_config(bool tie_layers) {
   config::Config config = tiny_config();
   set(config, "machine.dtype", "float64");
-  config.model.tie_layers = tie_layers;
+  config::bdh::settings_of(config.model).tie_layers = tie_layers;
   return config;
 }
 
 TEST_CASE("Loss, norm, weights and moments are those of the naive trainer") {
   const config::Config config = float64_config(GENERATE(true, false));
-  INFO("tied levels " << config.model.tie_layers);
+  INFO("tied levels " << config::bdh::settings_of(config.model).tie_layers);
   const Trace naive = naive_train(laid_out(config, 1, 4));
   REQUIRE(naive.norms.front() > config.train.grad_clip);  // clipping is active
   const TraceBound bound = rounding_bound_of(config, at::kDouble);

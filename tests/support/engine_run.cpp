@@ -149,7 +149,8 @@ config::Config tiny_config() {
   config::Config config;
   config.model = {.layers = 3,
                   .width = 16,
-                  .family = config::bdh::Settings{.heads = 2, .neurons = 32},
+                  .heads = 2,
+                  .family = config::bdh::Settings{.neurons = 32},
                   .dropout = 0.1};
   config.data.train = DTRAIN_SOURCE_DIR "/tests/golden/text.bin";
   config.data.seq_len = 32;

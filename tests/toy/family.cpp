@@ -16,14 +16,14 @@ using config::toy::Settings;
 using param::ParameterSpec;
 
 Sizes sizes_of(const ModelConfig& config) {
-  const auto [hidden, groups] = config.family.get<Settings>();
+  const auto [hidden, groups, tie_layers] = config.family.get<Settings>();
   return {.layers = config.layers,
           .width = config.width,
           .hidden = hidden,
           .groups = groups,
           .vocab = config.vocab,
           .dropout = config.dropout,
-          .tie_layers = config.tie_layers};
+          .tie_layers = tie_layers};
 }
 
 Part part_of(const Sizes& sizes, const TensorCoordinate& place) {
@@ -140,9 +140,10 @@ class ToyFamily final : public Family {
     const std::int64_t groups = tensors.size(name, 2, 0);
     return {.layers = untied > 0 ? untied : told.layers,
             .width = tensors.size("embed", 2, 1),
-            .family = Settings{.hidden = groups * tensors.size(name, 2, 1), .groups = groups},
-            .vocab = tensors.size("embed", 2, 0),
-            .tie_layers = untied == 0};
+            .family = Settings{.hidden = groups * tensors.size(name, 2, 1),
+                               .groups = groups,
+                               .tie_layers = untied == 0},
+            .vocab = tensors.size("embed", 2, 0)};
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
@@ -154,7 +155,7 @@ class ToyFamily final : public Family {
     return values;
   }
 
-  std::int64_t max_positions() const override { return 1 << 20; }
+  std::int64_t max_positions(const ModelConfig& /*config*/) const override { return 1 << 20; }
 
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
                                             const param::Arena& weights) const override {

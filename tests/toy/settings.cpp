@@ -14,10 +14,12 @@ constexpr Setting kSettings[] = {
      kFamilyField<&Settings::hidden>, between(1, 1 << 20), kFixed},
     {"model.toy_groups", "--toy-groups", "G", "", "equal groups of the hidden units", kTrain,
      kFamilyField<&Settings::groups>, between(1, 1 << 10), kFixed},
+    {"model.toy_tie_layers", "--toy-tie-layers", "on|off", "", "layers share one set of matrices",
+     kTrain, kFamilyField<&Settings::tie_layers>, kFixed},
 };
 
 void check(const ModelConfig& model) {
-  const auto [hidden, groups] = model.family.get<Settings>();
+  const auto [hidden, groups, ties] = model.family.get<Settings>();
   if (hidden % groups == 0) return;
   base::fail(base::ErrorKind::usage,
              "--toy-hidden {} is no multiple of --toy-groups {}: change one of them", hidden,

@@ -118,8 +118,9 @@ class TerminalText {
 void generate(const config::Config& config, const Output& output) {
   const OpenedModel opened = open_model(config.generate);
   const auto tokenizer = opened.open_tokenizer();
-  const Prompt prompt = tokenized_prompt(config.generate, *tokenizer,
-                                         model::family_of(opened.settings).max_positions());
+  const Prompt prompt =
+      tokenized_prompt(config.generate, *tokenizer,
+                       model::family_of(opened.settings).max_positions(opened.settings));
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};
   job::report_device_errors(config.machine.device, advice, [&] {

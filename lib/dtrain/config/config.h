@@ -44,10 +44,10 @@ struct ModelConfig {
   std::string name = "bdh";
   std::int64_t layers = 4;
   std::int64_t width = 64;  // D
+  std::int64_t heads = 4;   // of attention
   FamilySettings family = {};
   std::int64_t vocab = 256;  // V
   double dropout = 0.1;
-  bool tie_layers = true;
 };
 
 struct DataConfig {
@@ -85,8 +85,9 @@ struct TrainConfig {
   std::int64_t max_skipped = 20;  // consecutive skipped updates
   std::int64_t patience = 0;      // consecutive evaluations without a new best loss; 0: unlimited
   SpikeGuard spike_guard = SpikeGuard::off;
-  double spike_threshold = 6;       // standard deviations above the mean
-  std::vector<std::string> freeze;  // exported parameter names
+  double spike_threshold = 6;         // standard deviations above the mean
+  std::vector<std::string> freeze;    // exported parameter names
+  std::vector<std::string> no_decay;  // names, patterns or kinds of parameters without weight decay
 };
 
 struct LayoutConfig {

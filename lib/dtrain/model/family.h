@@ -102,7 +102,7 @@ class Family {
       const config::ModelConfig& config, std::int64_t rows, std::int64_t length) const = 0;
 
   /// The maximum length of a generated sequence, prompt included.
-  [[nodiscard]] virtual std::int64_t max_positions() const = 0;
+  [[nodiscard]] virtual std::int64_t max_positions(const config::ModelConfig& config) const = 0;
   /// Memory of a generator besides the weights, which have this dtype; 0 if negligible.
   ///
   /// Units: bytes.

@@ -26,6 +26,8 @@ at::Tensor TensorAxis::column_split_within(std::size_t, const at::Tensor& x,
 
 at::Tensor TensorAxis::reduce_within(std::size_t, const at::Tensor& partial) { return partial; }
 
+at::Tensor TensorAxis::replicated(const at::Tensor& x) { return x; }
+
 at::Tensor TensorAxis::reduce(const at::Tensor& partial) { return partial; }
 
 at::Tensor TensorAxis::embedding(const at::Tensor& weight, const at::Tensor& ids,

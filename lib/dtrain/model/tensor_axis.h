@@ -66,6 +66,10 @@ class TensorAxis {
   /// All-reduces partial sums over a subgroup.
   [[nodiscard]] virtual at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial);
 
+  /// Passes on x, which is equal on all ranks, to operations that differ between ranks: its
+  /// gradient is summed over ranks. For weights that are not split, as well as for activations.
+  [[nodiscard]] virtual at::Tensor replicated(const at::Tensor& x);
+
   /// All-reduces partial sums over the axis.
   [[nodiscard]] virtual at::Tensor reduce(const at::Tensor& partial);
 

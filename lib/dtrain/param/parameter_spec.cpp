@@ -64,6 +64,7 @@ class Values {
   Values(const ParameterSpec& spec, std::uint64_t seed)
       : key_(base::philox_key(seed, base::RandomPurpose::initialisation)),
         hash_(base::hash_text(spec.name)),
+        mean_(spec.init_mean),
         stddev_(spec.init_stddev) {}
 
   // Writes the values of indices [begin, begin + count).
@@ -72,7 +73,7 @@ class Values {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t index = begin + i;
       if (i == 0 || index % 4 == 0) four = values_of(static_cast<std::uint64_t>(index / 4));
-      out[i] = static_cast<float>(four[static_cast<std::size_t>(index % 4)] * stddev_);
+      out[i] = static_cast<float>(mean_ + four[static_cast<std::size_t>(index % 4)] * stddev_);
     }
   }
 
@@ -89,6 +90,7 @@ class Values {
 
   base::PhiloxKey key_;
   std::uint64_t hash_;
+  double mean_;
   double stddev_;
 };
 

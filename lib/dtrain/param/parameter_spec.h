@@ -22,6 +22,9 @@ struct TensorCut {
   std::int64_t whole = 0;  ///< rows (columns) of the whole parameter
 };
 
+/// What a parameter is for; --no-decay selects by it.
+enum class ParameterKind { matrix, embedding, norm, bias };
+
 /// One parameter. In storage, the dimension that parallelism splits (neurons) is outermost; export
 /// restores the reference's shape as `storage.view(export_view).permute(export_order)`.
 struct ParameterSpec {
@@ -29,9 +32,11 @@ struct ParameterSpec {
   std::vector<std::int64_t> shape;         ///< storage shape of this rank's slice
   std::vector<std::int64_t> export_view;   ///< splits the whole parameter's storage dims
   std::vector<std::int64_t> export_order;  ///< permutation of export_view
-  double init_stddev = 0.02;               ///< normal distribution around 0
+  double init_stddev = 0.02;               ///< of the normal distribution of initial values
   bool decay = true;                       ///< subject to weight decay
   std::optional<TensorCut> cut = {};       ///< empty if this rank holds the whole parameter
+  double init_mean = 0;                    ///< of the same distribution
+  ParameterKind kind = ParameterKind::matrix;
 
   [[nodiscard]] std::int64_t num_elements() const;  ///< of this rank's slice
   [[nodiscard]] bool is_held() const { return num_elements() > 0; }
@@ -49,8 +54,8 @@ using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 /// Returns the whole parameter in the reference's shape, as a view of `storage`.
 [[nodiscard]] at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage);
 
-/// Fills `storage`, this rank's slice (spec.shape), with normal values of mean 0 and standard
-/// deviation spec.init_stddev. Values depend on the seed and on the element's index in the whole
+/// Fills `storage`, this rank's slice (spec.shape), with normal values of mean spec.init_mean and
+/// standard deviation spec.init_stddev. Values depend on the seed and on the element's index in the whole
 /// parameter, and are rounded to float32 for any storage dtype, so every layout and dtype starts
 /// from the same values. Allocates at most the size of the slice.
 ///

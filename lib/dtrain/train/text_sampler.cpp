@@ -30,7 +30,7 @@ std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& co
   const std::string& text = config.report.sample_prompt;
   const std::int64_t prompt =
       text.empty() ? 0 : std::ssize(data::prompt_tokens(*tokenizer, text, "--sample-prompt"));
-  const std::int64_t most = model::family_of(config.model).max_positions();
+  const std::int64_t most = model::family_of(config.model).max_positions(config.model);
   if (prompt + config::GenerateConfig{}.max_tokens <= most) return tokenizer;
   base::fail(base::ErrorKind::usage,
              "--sample-prompt has {} {}, and {} are generated: the model has {} positions; shorten "

@@ -13,10 +13,11 @@ constexpr double kMaxHeads = 1 << 12;
 constexpr double kMaxNeurons = 1 << 20;
 
 constexpr Setting kSettings[] = {
-    {"model.heads", "--heads", "NH", "", "heads", kTrain, kFamilyField<&Settings::heads>,
-     between(1, kMaxHeads), kFixed},
     {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
      kFamilyField<&Settings::neurons>, between(2, kMaxNeurons), kFixed},
+    {"model.tie_layers", "--tie-layers", "on|off", "",
+     "all layers share one set of matrices; off gives every layer its own", kTrain,
+     kFamilyField<&Settings::tie_layers>, kFixed, formerly("model.tie_levels", "--tie-levels")},
     {"import.heads", "--heads", "NH", "",
      "number of heads, for a file with dtrain's tensor shapes that does not record it; 0: read it "
      "from the file",
@@ -29,7 +30,7 @@ constexpr ForeignFlags kForeignFlags[] = {
 };
 
 void check(const ModelConfig& model) {
-  const std::int64_t neurons = model.family.get<Settings>().neurons;
+  const std::int64_t neurons = settings_of(model).neurons;
   if (neurons % 2 == 0) return;
   base::fail(base::ErrorKind::usage,
              "--neurons {} is odd, but RoPE rotates neurons in pairs: use {} or {}", neurons,
@@ -91,7 +92,7 @@ const Family& family() {
           [](const ModelConfig& model, const AttentionWorkload& work) {
             return work.rates == nullptr
                        ? cheapest_chunk(model.width, work.seq_len)
-                       : fastest_chunk(model.width, model.family.get<Settings>().neurons, work);
+                       : fastest_chunk(model.width, settings_of(model).neurons, work);
           }};
   return kFamily;
 }

@@ -9,11 +9,17 @@ namespace dtrain::config::bdh {
 
 /// The settings that only BDH models have.
 struct Settings {
-  std::int64_t heads = 4;      // nh
-  std::int64_t neurons = 512;  // N, per head
-  std::int64_t import_heads =
-      0;  // for imported files without the number of heads; 0: from the file
+  std::int64_t neurons = 512;     // N, per head
+  std::int64_t import_heads = 0;  // of files that do not record it; 0: from the file
+  bool tie_layers = true;         // all layers share one set of matrices
 };
+
+[[nodiscard]] inline Settings& settings_of(ModelConfig& model) {
+  return model.family.get<Settings>();
+}
+[[nodiscard]] inline const Settings& settings_of(const ModelConfig& model) {
+  return model.family.get<Settings>();
+}
 
 /// The chunk length (positions) of chunked attention if it takes fewer FLOPs over `seq_len`
 /// positions than full attention; otherwise 0. width: D.

@@ -50,8 +50,9 @@ ParameterSpec encoder_spec(std::string name, const BdhSlice& slice) {
 
 param::ParameterSpecs parameter_specs(const BdhSlice& slice) {
   const BdhSizes& sizes = slice.whole;
-  param::ParameterSpecs specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
-                                     slice.first_token, slice.vocab)};
+  ParameterSpec embed = plain_spec("embed.weight", sizes.vocab, sizes.width);
+  embed.kind = param::ParameterKind::embedding;
+  param::ParameterSpecs specs{sliced(std::move(embed), 0, slice.first_token, slice.vocab)};
   const std::int64_t distinct = sizes.tie_layers ? 1 : sizes.layers;
   for (std::int64_t level = 0; level < distinct; ++level) {
     const std::string prefix = sizes.tie_layers ? "" : fmt::format("levels.{}.", level);
@@ -122,14 +123,14 @@ std::string describe_kernels(const ComputeOptions& computation, std::int64_t spa
 }  // namespace
 
 BdhSizes sizes_of(const config::ModelConfig& config) {
-  const auto& own = config.family.get<config::bdh::Settings>();
+  const config::bdh::Settings& own = config::bdh::settings_of(config);
   return {.layers = config.layers,
           .width = config.width,
-          .heads = own.heads,
+          .heads = config.heads,
           .neurons = own.neurons,
           .vocab = config.vocab,
           .dropout = config.dropout,
-          .tie_layers = config.tie_layers};
+          .tie_layers = own.tie_layers};
 }
 
 BdhParameters parameter_ids(const BdhSizes& sizes) {
@@ -192,8 +193,9 @@ std::int64_t count_untied_levels(const TensorShapes& tensors) {
   return levels;
 }
 
-Settings heads_from_flag(const TensorShapes& tensors, const std::string& encoder,
-                         std::int64_t heads) {
+// Returns the neurons per head of a file in storage form, whose shapes do not specify the heads.
+std::int64_t neurons_per_head(const TensorShapes& tensors, const std::string& encoder,
+                              std::int64_t heads) {
   const std::int64_t all_neurons = tensors.size(encoder, 2, 0);
   if (heads == 0) tensors.fail_unspecified("heads", "--heads NH");
   if (all_neurons % heads != 0) {
@@ -201,7 +203,7 @@ Settings heads_from_flag(const TensorShapes& tensors, const std::string& encoder
                "--heads {}: '{}{}' of '{}' has {} neurons, which is not a multiple of it", heads,
                tensors.prefix, encoder, tensors.path, all_neurons);
   }
-  return {.heads = heads, .neurons = all_neurons / heads};
+  return all_neurons / heads;
 }
 
 class BdhFamily final : public Family {
@@ -225,39 +227,36 @@ class BdhFamily final : public Family {
   ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& hints) const override {
     const std::int64_t untied = count_untied_levels(tensors);
     const std::string encoder = untied > 0 ? "levels.0.encoder" : "encoder";
-    const auto from_export = [&]() -> Settings {
-      return {.heads = tensors.size(encoder, 3, 0), .neurons = tensors.size(encoder, 3, 2)};
-    };
+    const std::int64_t heads =
+        tensors.is_storage ? hints.own.get<Settings>().import_heads : tensors.size(encoder, 3, 0);
+    const std::int64_t neurons = tensors.is_storage ? neurons_per_head(tensors, encoder, heads)
+                                                    : tensors.size(encoder, 3, 2);
     return {.layers = untied > 0 ? untied : hints.layers,
             .width = tensors.size("embed.weight", 2, 1),
-            .family = tensors.is_storage ? heads_from_flag(tensors, encoder,
-                                                           hints.own.get<Settings>().import_heads)
-                                         : from_export(),
-            .vocab = tensors.size("embed.weight", 2, 0),
-            .tie_layers = untied == 0};
+            .heads = heads,
+            .family = Settings{.neurons = neurons, .tie_layers = untied == 0},
+            .vocab = tensors.size("embed.weight", 2, 0)};
   }
 
   void check_own(const ModelConfig& found, const UserHints& hints,
                  std::string_view path) const override {
-    check_flag_agrees(path, "--heads", hints.own.get<Settings>().import_heads,
-                      found.family.get<Settings>().heads);
+    check_flag_agrees(path, "--heads", hints.own.get<Settings>().import_heads, found.heads);
   }
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
                                              std::int64_t length) const override {
     const std::vector<std::int64_t> stream{rows, length, config.width};
-    const std::int64_t heads = config.family.get<Settings>().heads;
     std::vector<ReportedValue> values{{"act.embed", stream}};
     for (std::int64_t level = 0; level < config.layers; ++level) {
       const std::string prefix = fmt::format("act.layer{}", level);
       values.push_back({prefix + ".out", stream});
-      values.push_back({prefix + ".ykv", {rows, heads, length, config.width}, level == 0});
+      values.push_back({prefix + ".ykv", {rows, config.heads, length, config.width}, level == 0});
       values.push_back({prefix + ".ymlp", stream, level == 0});
     }
     return values;
   }
 
-  std::int64_t max_positions() const override { return kMaxPositions; }
+  std::int64_t max_positions(const ModelConfig& /*config*/) const override { return kMaxPositions; }
 
   // The states of all levels in BdhRecurrent, in at least float32.
   std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {

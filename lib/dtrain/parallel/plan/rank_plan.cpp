@@ -1,6 +1,7 @@
 #include "dtrain/parallel/plan/rank_plan.h"
 
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <utility>
@@ -48,6 +49,34 @@ std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
     ids.emplace_back(found - known.begin());
   }
   return ids;
+}
+
+// True if --no-decay's `item`, a kind of parameters or a pattern of names, selects the parameter.
+bool selects(const std::string& item, const param::ParameterSpec& spec) {
+  using Kind = param::ParameterKind;
+  if (item == "norms") return spec.kind == Kind::norm;
+  if (item == "biases") return spec.kind == Kind::bias;
+  if (item == "embeddings") return spec.kind == Kind::embedding;
+  return fnmatch(item.c_str(), spec.name.c_str(), 0) == 0;
+}
+
+// Excludes the parameters that --no-decay selects from weight decay.
+void exclude_from_decay(const config::TrainConfig& train, param::ParameterSpecs& specs) {
+  for (const std::string& item : train.no_decay) {
+    bool is_used = item == "norms" || item == "biases" || item == "embeddings";
+    for (param::ParameterSpec& spec : specs) {
+      if (!selects(item, spec)) continue;
+      spec.decay = false;
+      is_used = true;
+    }
+    if (is_used) continue;
+    std::vector<std::string_view> known;
+    for (const param::ParameterSpec& spec : specs) known.push_back(spec.name);
+    base::fail(base::ErrorKind::usage,
+               "--no-decay: the model has no parameter '{}'; give norms, biases, embeddings or one "
+               "of {}",
+               item, fmt::join(known, ", "));
+  }
 }
 
 optim::OptimizerOptions optimizer_options(const config::TrainConfig& train) {
@@ -121,6 +150,7 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
       config.model, config.data.seq_len,
       {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
       compute_options_of(config.machine));
+  exclude_from_decay(config.train, model->parameters);
   StagePosition place{.shape = {.stages = sizes[Axis::pp],
                                 .microbatches = config.batch.grad_accum,
                                 .order = plan.pipeline.order},

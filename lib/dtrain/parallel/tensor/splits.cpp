@@ -107,6 +107,21 @@ class ReduceFunction : public torch::autograd::Function<ReduceFunction> {
   }
 };
 
+class ReplicateFunction : public torch::autograd::Function<ReplicateFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            std::int64_t group) {
+    ctx->saved_data["group"] = group;
+    return x.view_as(x);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    auto* group = reinterpret_cast<comm::ProcessGroup*>(ctx->saved_data["group"].toInt());
+    return {PendingSum(*group, grads[0], grads[0].scalar_type()).wait(), at::Tensor()};
+  }
+};
+
 /// Marks and indexes the tokens in a rank's vocabulary slice.
 struct LocalTokens {
   at::Tensor is_absent;  ///< bool
@@ -201,6 +216,10 @@ class GroupTensorAxis final : public model::TensorAxis {
   [[nodiscard]] at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial) override {
     comm::ProcessGroup& group = subgroups_.at(subgroup).group;
     return group.size() == 1 ? partial : parallel::reduce(group, partial, partial.scalar_type());
+  }
+
+  [[nodiscard]] at::Tensor replicated(const at::Tensor& x) override {
+    return ReplicateFunction::apply(x, reinterpret_cast<std::int64_t>(&axis_.group));
   }
 
   [[nodiscard]] at::Tensor reduce(const at::Tensor& partial) override {

@@ -43,9 +43,7 @@ LoadedSettings loaded_from(const std::string& path, Command command = Command::t
 
 Config load_file(const std::string& path) { return loaded_from(path).config; }
 
-std::int64_t heads_of(const Config& config) {
-  return config.model.family.get<bdh::Settings>().heads;
-}
+std::int64_t heads_of(const Config& config) { return config.model.heads; }
 
 void check_refused(const std::string& text, const Names& names) {
   const TempFolder folder;
@@ -68,7 +66,7 @@ TEST_CASE("A file may contain nested objects, dotted keys and comments") {
      "train": {"freeze": ["embed.weight", "lm_head"], "seed": 18446744073709551615},
      "data": {"train": "text.bin"}})"));
   CHECK(config.model.width == 64);
-  CHECK_FALSE(config.model.tie_layers);
+  CHECK_FALSE(bdh::settings_of(config.model).tie_layers);
   CHECK(config.train.lr == 3e-3);
   CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
   CHECK(config.train.seed == 18446744073709551615ULL);
@@ -81,7 +79,7 @@ TEST_CASE("Former names of settings are read, but not beside the current ones") 
   const Config config =
       load_file(folder.write("a.json", R"({"model": {"levels": 3, "tie_levels": false}})"));
   CHECK(config.model.layers == 3);
-  CHECK_FALSE(config.model.tie_layers);
+  CHECK_FALSE(bdh::settings_of(config.model).tie_layers);
   check_refused(R"({"model": {"levels": 3, "layers": 3}})", Names("layers"));
 }
 
@@ -252,7 +250,7 @@ TEST_CASE("Flags of every type are parsed") {
       load_arguments({"--tie-layers", "off", "--overwrite", "--freeze", "embed.weight,lm_head",
                       "--lr", "1e-4", "--seed", "7", "--data=--odd-name", "--val-data", "", "--set",
                       "data.val_fraction=0.5", "--set", "run.dir="});
-  CHECK_FALSE(config.model.tie_layers);
+  CHECK_FALSE(bdh::settings_of(config.model).tie_layers);
   CHECK(config.run.overwrite);
   CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
   CHECK(config.train.lr == 1e-4);

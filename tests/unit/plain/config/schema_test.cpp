@@ -102,9 +102,9 @@ TEST_CASE("Help fits 100 columns and names every flag of its command") {
 TEST_CASE("Copies of a configuration do not share family settings") {
   const Config config;
   Config copy = config;
-  set(copy, "model.heads", "8");
-  CHECK(copy.model.family.get<bdh::Settings>().heads == 8);
-  CHECK(config.model.family.get<bdh::Settings>().heads == bdh::Settings().heads);
+  set(copy, "model.neurons", "8");
+  CHECK(bdh::settings_of(copy.model).neurons == 8);
+  CHECK(bdh::settings_of(config.model).neurons == bdh::Settings().neurons);
 }
 
 TEST_CASE("A mistyped key suggests the nearest one") {

@@ -23,7 +23,7 @@ using mesh::Axis;
 config::Config mini(std::int64_t dp, std::int64_t grad_accum) {
   config::Config config = testing::tiny_config();
   config.model = {
-      .layers = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}};
+      .layers = 4, .width = 64, .heads = 4, .family = config::bdh::Settings{.neurons = 512}};
   config.data.seq_len = 128;
   return testing::laid_out(config, dp, grad_accum);
 }
@@ -99,8 +99,9 @@ void check_within(const std::vector<Case>& cases, const std::string& backend = "
     const Measured& found = measured[i];
     INFO(backend << " " << config.machine.dtype << " " << config.machine.recompute << " dp "
                  << config.layout.dp << " tp " << config.layout.tp << " pp " << config.layout.pp
-                 << " accum " << config.batch.grad_accum << " tied " << config.model.tie_layers
-                 << " dropout " << config.model.dropout);
+                 << " accum " << config.batch.grad_accum << " tied "
+                 << config::bdh::settings_of(config.model).tie_layers << " dropout "
+                 << config.model.dropout);
     check_prediction(found, cases[i].tolerance);
   }
 }
@@ -119,7 +120,7 @@ std::vector<Case> cases_where_levels_run_again() {
     set(config, "machine.recompute", recompute);
     for (const auto& [dropout, ties] : {std::pair{0.0, true}, {0.1, true}, {0.1, false}}) {
       config.model.dropout = dropout;
-      config.model.tie_layers = ties;
+      config::bdh::settings_of(config.model).tie_layers = ties;
       cases.push_back({config});
     }
   }
@@ -137,7 +138,7 @@ std::vector<Case> cases_where_levels_run_again() {
 config::Config heavy(std::int64_t samples) {
   config::Config config = mini(1, 1);
   config.model = {
-      .layers = 2, .width = 128, .family = config::bdh::Settings{.heads = 4, .neurons = 4096}};
+      .layers = 2, .width = 128, .heads = 4, .family = config::bdh::Settings{.neurons = 4096}};
   config.data.seq_len = 2;
   config.batch.global = config.batch.microbatch = samples;
   return config;
@@ -164,14 +165,14 @@ TEST_CASE("The predicted memory of a rank is within a twentieth of the measured 
     config::Config config = four_samples();
     for (const bool ties : {true, false}) {
       for (const char* recompute : {"none", "every:2"}) {
-        config.model.tie_layers = ties;
+        config::bdh::settings_of(config.model).tie_layers = ties;
         set(config, "machine.recompute", recompute);
         cases.push_back({testing::sharded(config, 2, 1, "fsdp:full")});
       }
     }
     check_within(cases);
     // How much is in flight depends on the machine; the prediction is an upper bound.
-    reduced.model.tie_layers = false;
+    config::bdh::settings_of(reduced.model).tie_layers = false;
     const Measured found = measure({testing::sharded(reduced, 2, 1, "fsdp:full")}).front();
     CHECK(found.predicted > found.peak - (1 << 20));
     CHECK(found.predicted < found.peak + found.peak / 4);
@@ -371,7 +372,7 @@ TEST_CASE("The start shows each rank's coordinate and groups") {
 
 TEST_CASE("The start details show what a sharded step gathers and reduces") {
   config::Config config = mini(2, 1);
-  config.model.tie_layers = false;  // units: embedding, four levels, head
+  config::bdh::settings_of(config.model).tie_layers = false;  // units: embedding, four levels, head
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(testing::sharded(config, 2, 1, "fsdp:full"), world);
     const data::Split split = split_of(config);

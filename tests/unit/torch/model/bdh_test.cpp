@@ -25,7 +25,7 @@ using testing::length_error;
 
 TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFLOP per token") {
   const auto model = make_model(
-      {.layers = 6, .width = 256, .family = config::bdh::Settings{.heads = 4, .neurons = 8192}},
+      {.layers = 6, .width = 256, .heads = 4, .family = config::bdh::Settings{.neurons = 8192}},
       512);
   CHECK(model->num_elements() == 25'296'896);
   CHECK(model->training_flops_per_token() / 1e9 == Approx(1.218).margin(0.0005));
@@ -49,7 +49,7 @@ TEST_CASE("The cost of chunked attention counts scores and states") {
 
 TEST_CASE("The default model, mini, has 425,984 parameters") {
   const auto model = make_model(
-      {.layers = 4, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
+      {.layers = 4, .width = 64, .heads = 4, .family = config::bdh::Settings{.neurons = 512}}, 128);
   CHECK(model->num_elements() == 425'984);
   CHECK(make_model({}, 128)->num_elements() == 425'984);
 }

@@ -107,7 +107,7 @@ TEST_CASE("A block rejects an axis other than the one it was made for") {
 }
 
 TEST_CASE("BDH declares one subgroup, the ranks that share a head") {
-  const config::ModelConfig config{.family = config::bdh::Settings{.heads = 4, .neurons = 12}};
+  const config::ModelConfig config{.heads = 4, .family = config::bdh::Settings{.neurons = 12}};
   for (const auto& [tp, sharing] : {std::pair{1, 1}, {4, 1}, {12, 3}}) {
     const std::vector<mesh::Subgroup> subgroups = model::tensor_subgroups(config, tp);
     REQUIRE(subgroups.size() == 1);

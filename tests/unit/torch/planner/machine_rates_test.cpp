@@ -22,8 +22,8 @@ constexpr std::int64_t kLevels = 16;
 config::Config on_four_ranks(bool ties_levels, const std::string& recompute = "none") {
   config::Config config;
   config.model = {
-      .layers = kLevels, .width = 64, .family = config::bdh::Settings{.heads = 4, .neurons = 64}};
-  config.model.tie_layers = ties_levels;
+      .layers = kLevels, .width = 64, .heads = 4, .family = config::bdh::Settings{.neurons = 64}};
+  config::bdh::settings_of(config.model).tie_layers = ties_levels;
   config.batch.global = 8;
   set(config, "machine.recompute", recompute);
   return resolve_with_layout(config, {4, {{"--strategy", "fsdp"}, {"--microbatch", "2"}}},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/bdh/settings.h"
 #include "support/messages.h"
 #include "support/settings.h"
 
@@ -41,7 +42,8 @@ TEST_CASE("A resumed run may not change model, data, seed or batch") {
   const Change change = GENERATE(
       Change{"model.width", [](config::Config& c) { c.model.width = 12; }},
       Change{"model.dropout", [](config::Config& c) { c.model.dropout = 0.25; }},
-      Change{"model.tie_layers", [](config::Config& c) { c.model.tie_layers = false; }},
+      Change{"model.tie_layers",
+             [](config::Config& c) { config::bdh::settings_of(c.model).tie_layers = false; }},
       Change{"data.seq_len", [](config::Config& c) { c.data.seq_len = 7; }},
       Change{"data.val_fraction", [](config::Config& c) { c.data.val_fraction = 0.5; }},
       Change{"train.optimizer", [](config::Config& c) { set(c, "train.optimizer", "sgd"); }},

@@ -18,6 +18,7 @@ using namespace rows;
 // Upper limits of sizes. Their products (bytes of all parameters, tokens per step) stay below 2^63.
 inline constexpr double kMaxLayers = 1 << 10;
 inline constexpr double kMaxWidth = 1 << 14;
+inline constexpr double kMaxHeads = 1 << 12;
 inline constexpr double kMaxVocab = 1LL << 31;
 inline constexpr double kMaxPositions = 1 << 16;
 inline constexpr double kMaxMicrobatch = 1 << 20;

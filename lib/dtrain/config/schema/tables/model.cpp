@@ -10,13 +10,12 @@ constexpr Setting kModelSettings[] = {
      between(1, kMaxLayers), kFixed, formerly("model.levels", "--levels")},
     {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
      between(1, kMaxWidth), kFixed},
+    {"model.heads", "--heads", "NH", "", "number of attention heads", kTrain, FIELD(model.heads),
+     between(1, kMaxHeads), kFixed},
     {"model.vocab", "--vocab", "V", "", "vocabulary size; default: that of the data, 256 for bytes",
      kTrain, FIELD(model.vocab), between(1, kMaxVocab), kFixed},
     {"model.dropout", "--dropout", "P", "", "dropout probability", kTrain, FIELD(model.dropout),
      from_to_below(0, 1), kFixed},
-    {"model.tie_layers", "--tie-layers", "on|off", "",
-     "all layers share one set of matrices; off gives every layer its own", kTrain,
-     FIELD(model.tie_layers), kFixed, formerly("model.tie_levels", "--tie-levels")},
 };
 
 }  // namespace

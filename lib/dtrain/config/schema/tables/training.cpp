@@ -93,6 +93,10 @@ constexpr Setting kTrainingSettings[] = {
      "this many standard deviations",
      kTrain, FIELD(train.spike_threshold), above(0, kMaxSteps), kSpikeGuardRule,
      kRequires<kGuardsSpikes>},
+    {"train.no_decay", "--no-decay", "NAME,...", "",
+     "parameters without weight decay: names, patterns with *, or the kinds norms, biases, "
+     "embeddings",
+     kTrain, FIELD(train.no_decay), kReported},
     {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",
      kTrain, FIELD(train.freeze), kReported},
 };

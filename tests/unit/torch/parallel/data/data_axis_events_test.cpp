@@ -49,7 +49,7 @@ Calls calls_of(const comm::ProcessGroup& group, std::string_view op, std::uint64
 config::Config untied(std::int64_t levels) {
   config::Config config = testing::tiny_config();
   config.model.layers = levels;
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   return config;
 }
 
@@ -109,8 +109,8 @@ const std::vector<param::ParameterId> kOneRegion{0_p};
 std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
   return model::make_model({.layers = levels,
                             .width = 16,
-                            .family = config::bdh::Settings{.heads = 2, .neurons = 32},
-                            .tie_layers = tied},
+                            .heads = 2,
+                            .family = config::bdh::Settings{.neurons = 32, .tie_layers = tied}},
                            16);
 }
 

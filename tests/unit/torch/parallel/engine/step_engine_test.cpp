@@ -117,10 +117,11 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
 
 TEST_CASE("Buckets are in flight before the backward pass ends") {
   // Untied layers of 6 MiB each between an embedding and a head of 32 KiB.
-  const config::ModelConfig sizes{.layers = 3,
-                                  .width = 32,
-                                  .family = config::bdh::Settings{.heads = 2, .neurons = 8192},
-                                  .tie_layers = false};
+  const config::ModelConfig sizes{
+      .layers = 3,
+      .width = 32,
+      .heads = 2,
+      .family = config::bdh::Settings{.neurons = 8192, .tie_layers = false}};
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     std::vector<std::int64_t> calls;  // made when a level's backward begins

@@ -141,8 +141,9 @@ config::Config large() {
   config::Config config;
   config.model = {.layers = kLevels,
                   .width = 2048,
-                  .family = config::bdh::Settings{.heads = 32, .neurons = 1024}};
-  config.model.tie_layers = false;
+                  .heads = 32,
+                  .family = config::bdh::Settings{.neurons = 1024}};
+  config::bdh::settings_of(config.model).tie_layers = false;
   config.data.seq_len = 2048;
   config.batch.global = 32 * 32;
   config.layout.data_axis = config::DataAxisKind::fsdp;
@@ -233,7 +234,7 @@ const mesh::MeshShape kFirst{{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}};
 TEST_CASE("Any process makes the same plan for a rank") {
   config::Config config = testing::tiny_config();
   config.model.layers = 4;
-  config.model.tie_layers = false;
+  config::bdh::settings_of(config.model).tie_layers = false;
   config.layout.data_axis = config::DataAxisKind::fsdp;
   config::Config meshed = testing::meshed(config, kCube, 2);
   meshed.machine.backend = config::Backend::local;  // the backend of ranks as threads

@@ -1,0 +1,121 @@
+#include "dtrain/config/llama/settings.h"
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/family.h"
+#include "dtrain/config/schema/rows.h"
+
+namespace dtrain::config::llama {
+namespace {
+
+using namespace rows;
+
+constexpr double kMaxHeads = 1 << 12;
+constexpr double kMaxHeadDim = 1 << 14;
+constexpr double kMaxIntermediate = 1 << 20;
+constexpr double kMaxPositions = 1 << 24;
+
+// The accessor of a member of the settings of RoPE.
+template <auto member>
+constexpr Field kRopeField = field_of([](auto& config) -> auto& {
+  return settings_of(config.model).rope.*member;
+});
+
+constexpr Setting kSettings[] = {
+    {"model.kv_heads", "--kv-heads", "N", "",
+     "heads of keys and values, which divide --heads; 0: as many as --heads", kTrain,
+     kFamilyField<&Settings::kv_heads>, between(0, kMaxHeads), kFixed},
+    {"model.head_dim", "--head-dim", "N", "", "size of a head, even; 0: --width / --heads", kTrain,
+     kFamilyField<&Settings::head_dim>, between(0, kMaxHeadDim), kFixed},
+    {"model.intermediate_size", "--intermediate-size", "N", "",
+     "size of the MLP; 0: 8/3 of --width, rounded up to a multiple of 64", kTrain,
+     kFamilyField<&Settings::intermediate>, between(0, kMaxIntermediate), kFixed},
+    {"model.norm_eps", "--norm-eps", "X", "", "epsilon of RMSNorm", kTrain,
+     kFamilyField<&Settings::norm_epsilon>, above(0, 1), kFixed},
+    {"model.rope_theta", "--rope-theta", "X", "", "base of RoPE's frequencies", kTrain,
+     kRopeField<&RopeSettings::theta>, above(0, 1e12), kFixed},
+    {"model.rope_scaling", "--rope-scaling", "NAME", "",
+     "scaling of RoPE's frequencies for longer contexts", kTrain,
+     kRopeField<&RopeSettings::scaling>, one_of(kRopeScalings), kFixed},
+    {"model.rope_factor", "--rope-factor", "X", "",
+     "linear and llama3 scaling: how many times longer the context becomes", kTrain,
+     kRopeField<&RopeSettings::factor>, above(0, 1e6), kFixed},
+    {"model.rope_low_frequency", "--rope-low-frequency", "X", "",
+     "llama3 scaling: frequencies with wavelengths above --rope-original-positions / X are divided "
+     "by --rope-factor",
+     kTrain, kRopeField<&RopeSettings::low_frequency>, above(0, 1e6), kFixed},
+    {"model.rope_high_frequency", "--rope-high-frequency", "X", "",
+     "llama3 scaling: frequencies with wavelengths below --rope-original-positions / X keep their "
+     "values",
+     kTrain, kRopeField<&RopeSettings::high_frequency>, above(0, 1e6), kFixed},
+    {"model.rope_original_positions", "--rope-original-positions", "N", "positions",
+     "llama3 scaling: context length of pretraining", kTrain, kRopeField<&RopeSettings::original>,
+     between(1, kMaxPositions), kFixed},
+    {"model.attention_bias", "--attention-bias", "NAME", "",
+     "linear maps of attention with a bias: none, those of queries, keys and values, or also the "
+     "output's",
+     kTrain, kFamilyField<&Settings::attention_bias>, one_of(kAttentionBiases), kFixed},
+    {"model.qk_norm", "--qk-norm", "on|off", "", "RMSNorm over each head's query and key", kTrain,
+     kFamilyField<&Settings::query_key_norm>, kFixed},
+    {"model.tie_embeddings", "--tie-embeddings", "on|off", "",
+     "the output layer uses the matrix of the embedding", kTrain,
+     kFamilyField<&Settings::tie_embeddings>, kFixed},
+    {"model.init_std", "--init-std", "X", "",
+     "standard deviation of the initial embeddings and matrices", kTrain,
+     kFamilyField<&Settings::init_stddev>, above(0, 10), kFixed},
+    {"model.max_positions", "--max-positions", "N", "positions",
+     "longest sequence, in exported files and for generation", kTrain,
+     kFamilyField<&Settings::max_positions>, between(1, kMaxPositions), kFixed},
+};
+
+void check(const ModelConfig& model) {
+  const Settings& own = settings_of(model);
+  if (own.kv_heads > 0 && model.heads % own.kv_heads != 0) {
+    base::fail(base::ErrorKind::usage,
+               "--kv-heads {} does not divide --heads {}: every key serves equally many queries",
+               own.kv_heads, model.heads);
+  }
+  if (own.head_dim == 0 && model.width % model.heads != 0) {
+    base::fail(base::ErrorKind::usage,
+               "--heads {} does not divide --width {}: change one of them, or give --head-dim",
+               model.heads, model.width);
+  }
+  if (head_dim_of(model) % 2 != 0) {
+    base::fail(base::ErrorKind::usage,
+               "a head's size of {} is odd, but RoPE rotates pairs: change --head-dim, --width or "
+               "--heads",
+               head_dim_of(model));
+  }
+  const RopeSettings& rope = own.rope;
+  if (rope.scaling == RopeScaling::llama3 && rope.high_frequency <= rope.low_frequency) {
+    base::fail(base::ErrorKind::usage,
+               "--rope-high-frequency {} must be above --rope-low-frequency {}",
+               rope.high_frequency, rope.low_frequency);
+  }
+}
+
+}  // namespace
+
+std::int64_t kv_heads_of(const ModelConfig& model) {
+  const std::int64_t given = settings_of(model).kv_heads;
+  return given > 0 ? given : model.heads;
+}
+
+std::int64_t head_dim_of(const ModelConfig& model) {
+  const std::int64_t given = settings_of(model).head_dim;
+  return given > 0 ? given : model.width / model.heads;
+}
+
+std::int64_t intermediate_of(const ModelConfig& model) {
+  const std::int64_t given = settings_of(model).intermediate;
+  return given > 0 ? given : (model.width * 8 / 3 + 63) / 64 * 64;
+}
+
+const Family& family() {
+  static constexpr Family kFamily{.name = "llama",
+                                  .settings = kSettings,
+                                  .defaults = [] { return std::any(Settings()); },
+                                  .check = check};
+  return kFamily;
+}
+
+}  // namespace dtrain::config::llama

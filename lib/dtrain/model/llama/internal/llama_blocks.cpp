@@ -1,0 +1,227 @@
+#include "dtrain/model/llama/internal/llama_blocks.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/base/error.h"
+#include "dtrain/model/dropout.h"
+
+// Each block's memory() adds up the tensors that its forward and backward save and create.
+
+namespace dtrain::model::llama {
+namespace {
+
+// The parts of the model with dropout, which numbers its masks by `level`.
+constexpr std::int64_t kDropoutsPerLayer = 2;
+constexpr std::int64_t kAttentionDropout = 0;
+constexpr std::int64_t kMlpDropout = 1;
+
+std::int64_t size_of(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+// Statistics, losses and logits are at least float32.
+std::int64_t wide_size(at::ScalarType dtype) { return std::max<std::int64_t>(4, size_of(dtype)); }
+
+// Applies dropout to x (B, T, D), which is equal on all ranks of the tensor axis.
+at::Tensor dropout_of(const at::Tensor& x, double probability, std::int64_t level,
+                      const BlockContext& context) {
+  if (!context.training || probability == 0) return x;
+  const DropoutOffsets place{
+      .seed = context.seed, .level = level, .first_sample = context.first_sample};
+  return dropout(x.contiguous().unsqueeze(0), probability, place).squeeze(0);
+}
+
+// Returns the head of keys or values for each query of the slice: heads (B, K, T, d), each for H/K
+// consecutive queries of the whole model, -> (B, H, T, d).
+at::Tensor for_queries(const at::Tensor& heads, const LlamaSlice& slice) {
+  const std::int64_t group = slice.whole.heads / slice.whole.kv_heads;
+  if (group == 1) return heads;
+  const auto sizes = heads.sizes();
+  const at::Tensor repeated = heads.unsqueeze(2)
+                                  .expand({sizes[0], sizes[1], group, sizes[2], sizes[3]})
+                                  .reshape({sizes[0], sizes[1] * group, sizes[2], sizes[3]});
+  return repeated.narrow(1, slice.first_head - slice.first_kv_head * group, slice.heads);
+}
+
+}  // namespace
+
+at::Tensor LlamaEmbedding::forward(const at::Tensor& ids, const BlockContext& context) {
+  const at::Tensor weight = context.use(ids_[0]);  // (V/tp, D)
+  TensorAxis whole;
+  TensorAxis& axis = slice_.splits_vocab() ? context.tensor_axis : whole;
+  const at::Tensor rows = axis.embedding(weight, ids, slice_.first_token);  // (B, T, D)
+  const std::int64_t level = kDropoutsPerLayer * slice_.whole.layers;
+  const at::Tensor x =
+      dropout_of(rows.to(weight.scalar_type()), slice_.whole.dropout, level, context);
+  context.report("act.embed", x);
+  return x;
+}
+
+BlockMemory LlamaEmbedding::memory(const BatchShape& shape) const {
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t row = shape.rows() * slice_.whole.width;
+  const std::int64_t weight = slice_.vocab * slice_.whole.width * wide;
+  const std::int64_t widened_weight = low == wide ? 0 : weight;
+  const std::int64_t dropped = shape.training && slice_.whole.dropout > 0 ? row * low : 0;
+  const std::int64_t looked_up = slice_.splits_vocab() ? row * wide : 0;
+  BlockMemory memory{.output = row * low};
+  memory.forward = std::max(widened_weight + row * wide, row * (wide + low)) + looked_up + dropped;
+  if (low == wide) memory.forward = row * low + looked_up + dropped;
+  memory.forward_without_graph = memory.forward;
+  const std::int64_t widened_gradient = low == wide ? 0 : row * wide;
+  memory.backward = weight + widened_gradient + dropped + widened_weight / 2;
+  return memory;
+}
+
+LlamaLayer::LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerParameters& ids,
+                       std::shared_ptr<RotaryTables> rotary)
+    : slice_(slice),
+      layer_(layer),
+      ids_(ids),
+      all_{ids.input_norm,    ids.query, ids.key, ids.value, ids.output,
+           ids.attended_norm, ids.gate,  ids.up,  ids.down},
+      rotary_(std::move(rotary)) {
+  for (const auto& each : {ids.query_bias, ids.key_bias, ids.value_bias, ids.output_bias,
+                           ids.query_norm, ids.key_norm}) {
+    if (each) all_.push_back(*each);
+  }
+}
+
+// x (B, T, D) -> (B, heads, T, d), a view.
+at::Tensor LlamaLayer::project(const at::Tensor& x, param::ParameterId weight,
+                               const std::optional<param::ParameterId>& bias,
+                               const BlockContext& context) const {
+  const at::Tensor added = bias ? context.use(*bias) : at::Tensor();
+  return at::linear(x, context.use(weight), added)
+      .view({x.size(0), x.size(1), -1, slice_.whole.head_dim})
+      .transpose(1, 2);
+}
+
+// The same for the keys or values that this rank's queries use. If every rank holds all heads, it
+// computes with the rows that it uses, whose gradient is summed over ranks.
+at::Tensor LlamaLayer::keys_or_values(const at::Tensor& x, param::ParameterId weight,
+                                      const std::optional<param::ParameterId>& bias,
+                                      const BlockContext& context) const {
+  if (slice_.splits_kv) return project(x, weight, bias, context);
+  const std::int64_t first = slice_.first_kv_head * slice_.whole.head_dim;
+  const std::int64_t count = slice_.kv_heads * slice_.whole.head_dim;
+  const auto used = [&](param::ParameterId id) {
+    return context.tensor_axis.replicated(context.use(id)).narrow(0, first, count);
+  };
+  const at::Tensor added = bias ? used(*bias) : at::Tensor();
+  return at::linear(x, used(weight), added)
+      .view({x.size(0), x.size(1), -1, slice_.whole.head_dim})
+      .transpose(1, 2);
+}
+
+// Normalizes heads (B, heads, T, d) if the model does, and rotates them by their positions.
+at::Tensor LlamaLayer::positioned(const at::Tensor& heads,
+                                  const std::optional<param::ParameterId>& norm,
+                                  const BlockContext& context) const {
+  const RotaryTable& table = rotary_->table(heads.size(2), heads.options());
+  if (!norm) return rotate_halves(heads, table);
+  const at::Tensor weight = context.tensor_axis.replicated(context.use(*norm));
+  return rotate_halves(rms_norm(heads, weight, slice_.whole.norm_epsilon), table);
+}
+
+at::Tensor LlamaLayer::attend(const at::Tensor& x, const BlockContext& context) const {
+  const at::Tensor normed = context.tensor_axis.replicated(
+      rms_norm(x, context.use(ids_.input_norm), slice_.whole.norm_epsilon));
+  const at::Tensor query =
+      positioned(project(normed, ids_.query, ids_.query_bias, context), ids_.query_norm, context);
+  const at::Tensor key =
+      positioned(keys_or_values(normed, ids_.key, ids_.key_bias, context), ids_.key_norm, context);
+  const at::Tensor value = keys_or_values(normed, ids_.value, ids_.value_bias, context);
+  const at::Tensor attended = at::scaled_dot_product_attention(
+      query, for_queries(key, slice_), for_queries(value, slice_), {}, 0.0, /*is_causal=*/true);
+  const at::Tensor joined = attended.transpose(1, 2).reshape(
+      {x.size(0), x.size(1), slice_.heads * slice_.whole.head_dim});
+  const at::Tensor sum = context.tensor_axis.reduce(at::linear(joined, context.use(ids_.output)));
+  return ids_.output_bias ? sum + context.use(*ids_.output_bias) : sum;
+}
+
+at::Tensor LlamaLayer::transform(const at::Tensor& x, const BlockContext& context) const {
+  const at::Tensor normed = context.tensor_axis.replicated(
+      rms_norm(x, context.use(ids_.attended_norm), slice_.whole.norm_epsilon));
+  const at::Tensor gate = at::linear(normed, context.use(ids_.gate));
+  const at::Tensor up = at::linear(normed, context.use(ids_.up));
+  return context.tensor_axis.reduce(at::linear(swiglu(gate, up), context.use(ids_.down)));
+}
+
+at::Tensor LlamaLayer::dropped(const at::Tensor& x, std::int64_t part,
+                               const BlockContext& context) const {
+  return dropout_of(x, slice_.whole.dropout, kDropoutsPerLayer * layer_ + part, context);
+}
+
+at::Tensor LlamaLayer::forward(const at::Tensor& x, const BlockContext& context) {
+  DTRAIN_CHECK(context.tensor_axis.size() == slice_.place.size);
+  const at::Tensor h = x + dropped(attend(x, context), kAttentionDropout, context);
+  const at::Tensor out = h + dropped(transform(h, context), kMlpDropout, context);
+  context.report(fmt::format("act.layer{}.out", layer_), out);
+  return out;
+}
+
+BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
+  const LlamaSizes& sizes = slice_.whole;
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t rows = shape.rows();
+  const std::int64_t row = rows * sizes.width * low;
+  const std::int64_t query = rows * slice_.heads * sizes.head_dim * low;
+  const std::int64_t key = rows * slice_.kv_heads * sizes.head_dim * low;
+  const std::int64_t hidden = rows * slice_.intermediate * low;
+  const std::int64_t statistics = rows * wide;
+  const std::int64_t logsumexp = rows * slice_.heads * wide;
+  const bool repeats = slice_.heads != slice_.kv_heads;
+  // Rotated queries and repeated keys and values, the output twice (as computed and joined).
+  const std::int64_t repeated_keys = repeats ? 2 * query : 2 * key;
+  const std::int64_t head_norms =
+      sizes.norms_heads ? query + key + rows * (slice_.heads + slice_.kv_heads) * wide : 0;
+  const std::int64_t attention = 2 * query + repeated_keys + logsumexp + head_norms;
+  BlockMemory memory{.output = row};
+  memory.saved = attention + 3 * hidden + 3 * row + 2 * statistics;
+  const std::int64_t dropped = shape.training && sizes.dropout > 0 ? row : 0;
+  memory.forward = memory.saved + memory.output + row + dropped;
+  memory.forward_without_graph =
+      std::max(2 * row + 3 * hidden, 2 * row + 3 * query + 2 * key + repeated_keys);
+  memory.backward = memory.saved + 2 * row + std::max(3 * hidden, 3 * query + repeated_keys);
+  return memory;
+}
+
+at::Tensor LlamaHead::forward(const at::Tensor& x, const BlockContext& context) {
+  TensorAxis whole;
+  TensorAxis& axis = slice_.splits_vocab() ? context.tensor_axis : whole;
+  const at::Tensor normed =
+      axis.replicated(rms_norm(x, context.use(ids_[0]), slice_.whole.norm_epsilon));
+  const at::Tensor logits =
+      widened(at::linear(normed.reshape({-1, slice_.whole.width}), context.use(ids_[1])));
+  context.report("logits", logits.view({x.size(0), x.size(1), slice_.vocab}));
+  return axis.cross_entropy(logits, context.targets.reshape(-1), slice_.first_token)
+      .view({x.size(0), x.size(1)});
+}
+
+BlockMemory LlamaHead::memory(const BatchShape& shape) const {
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t row = shape.rows() * slice_.whole.width * low;
+  const std::int64_t logits = shape.rows() * slice_.vocab * wide;
+  const std::int64_t rounded = low == wide ? 0 : shape.rows() * slice_.vocab * low;
+  const std::int64_t weight = slice_.vocab * slice_.whole.width * low;
+  const std::int64_t statistics = shape.rows() * wide;
+  BlockMemory memory{.output = shape.rows() * wide, .saved = logits + row + statistics};
+  memory.forward = 2 * logits + row + statistics + memory.output;
+  memory.forward_without_graph = memory.forward;
+  const std::int64_t at_softmax = slice_.splits_vocab() ? logits : 2 * logits;
+  const std::int64_t at_product = (rounded == 0 ? logits : rounded) + row + weight;
+  memory.backward = memory.saved + std::max(at_softmax, at_product);
+  return memory;
+}
+
+}  // namespace dtrain::model::llama

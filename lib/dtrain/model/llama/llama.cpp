@@ -1,0 +1,272 @@
+#include "dtrain/model/llama/llama.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/base/error.h"
+#include "dtrain/model/family.h"
+#include "dtrain/model/llama/internal/llama_blocks.h"
+#include "dtrain/model/llama/internal/llama_generator.h"
+
+namespace dtrain::model::llama {
+namespace {
+
+using config::ModelConfig;
+using param::ParameterId;
+using param::ParameterKind;
+using param::ParameterSpec;
+
+// Throws Error{usage} unless tp divides `size`.
+void check_divides(std::int64_t tp, std::string_view flag, std::int64_t size) {
+  if (size % tp == 0) return;
+  base::fail(base::ErrorKind::usage, "--tp {} does not divide {} {}: use a --tp that does", tp,
+             flag, size);
+}
+
+// Collects the parameters of a rank's slice.
+class SpecList {
+ public:
+  explicit SpecList(const LlamaSizes& sizes) : stddev_(sizes.init_stddev) {}
+
+  ParameterId add(std::string name, ParameterKind kind, std::vector<std::int64_t> shape) {
+    std::vector<std::int64_t> order(shape.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
+    const bool is_constant = kind == ParameterKind::norm || kind == ParameterKind::bias;
+    specs_.push_back({.name = std::move(name),
+                      .shape = shape,
+                      .export_view = std::move(shape),
+                      .export_order = std::move(order),
+                      .init_stddev = is_constant ? 0 : stddev_,
+                      .init_mean = kind == ParameterKind::norm ? 1.0 : 0.0,
+                      .kind = kind});
+    return specs_.end_id() - 1;
+  }
+
+  // The same, of which the rank holds `count` entries of `dim` from `begin` on.
+  ParameterId add(std::string name, ParameterKind kind, std::vector<std::int64_t> shape,
+                  std::int64_t dim, std::int64_t begin, std::int64_t count) {
+    const ParameterId id = add(std::move(name), kind, std::move(shape));
+    ParameterSpec& spec = specs_[id];
+    std::int64_t& held = spec.shape[static_cast<std::size_t>(dim)];
+    if (held == count) return id;
+    spec.cut = param::TensorCut{.dim = dim, .begin = begin, .whole = held};
+    held = count;
+    return id;
+  }
+
+  param::ParameterSpecs take() { return std::move(specs_); }
+
+ private:
+  double stddev_;
+  param::ParameterSpecs specs_;
+};
+
+LayerParameters add_layer(SpecList& list, const LlamaSlice& slice, std::int64_t layer) {
+  using enum ParameterKind;
+  const LlamaSizes& sizes = slice.whole;
+  const std::int64_t d = sizes.head_dim;
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const std::string attention = prefix + "self_attn.";
+  const std::int64_t queries = sizes.heads * d;
+  const std::int64_t first_query = slice.first_head * d;
+  const std::int64_t held_queries = slice.heads * d;
+  const std::int64_t keys = sizes.kv_heads * d;
+  const std::int64_t first_key = slice.splits_kv ? slice.first_kv_head * d : 0;
+  const std::int64_t held_keys = slice.splits_kv ? slice.kv_heads * d : keys;
+  const std::int64_t first_hidden = slice.place.index * slice.intermediate;
+
+  LayerParameters ids{};
+  ids.input_norm = list.add(prefix + "input_layernorm.weight", norm, {sizes.width});
+  ids.query = list.add(attention + "q_proj.weight", matrix, {queries, sizes.width}, 0, first_query,
+                       held_queries);
+  ids.key =
+      list.add(attention + "k_proj.weight", matrix, {keys, sizes.width}, 0, first_key, held_keys);
+  ids.value =
+      list.add(attention + "v_proj.weight", matrix, {keys, sizes.width}, 0, first_key, held_keys);
+  ids.output = list.add(attention + "o_proj.weight", matrix, {sizes.width, queries}, 1, first_query,
+                        held_queries);
+  if (sizes.biases_qkv) {
+    ids.query_bias =
+        list.add(attention + "q_proj.bias", bias, {queries}, 0, first_query, held_queries);
+    ids.key_bias = list.add(attention + "k_proj.bias", bias, {keys}, 0, first_key, held_keys);
+    ids.value_bias = list.add(attention + "v_proj.bias", bias, {keys}, 0, first_key, held_keys);
+  }
+  if (sizes.biases_output) {
+    ids.output_bias = list.add(attention + "o_proj.bias", bias, {sizes.width});
+  }
+  if (sizes.norms_heads) {
+    ids.query_norm = list.add(attention + "q_norm.weight", norm, {d});
+    ids.key_norm = list.add(attention + "k_norm.weight", norm, {d});
+  }
+  ids.attended_norm = list.add(prefix + "post_attention_layernorm.weight", norm, {sizes.width});
+  ids.gate = list.add(prefix + "mlp.gate_proj.weight", matrix, {sizes.intermediate, sizes.width}, 0,
+                      first_hidden, slice.intermediate);
+  ids.up = list.add(prefix + "mlp.up_proj.weight", matrix, {sizes.intermediate, sizes.width}, 0,
+                    first_hidden, slice.intermediate);
+  ids.down = list.add(prefix + "mlp.down_proj.weight", matrix, {sizes.width, sizes.intermediate}, 1,
+                      first_hidden, slice.intermediate);
+  return ids;
+}
+
+BlockCost layer_cost(const LlamaSlice& slice, std::int64_t seq_len) {
+  const LlamaSizes& sizes = slice.whole;
+  const auto width = static_cast<double>(sizes.width);
+  const auto queries = static_cast<double>(sizes.heads * sizes.head_dim);
+  const auto keys = static_cast<double>(sizes.kv_heads * sizes.head_dim);
+  const auto hidden = static_cast<double>(sizes.intermediate);
+  // Projections, the causal half of the scores and of their product with the values, and the MLP.
+  const double flops = 4 * width * (queries + keys) + 2 * queries * static_cast<double>(seq_len) +
+                       6 * width * hidden;
+  // Attention and MLP each all-reduce their output and the gradient of their input.
+  return {.forward_flops_per_token = flops,
+          .reduced_values_per_token = slice.place.is_whole() ? 0 : 4 * width};
+}
+
+std::int64_t count_layers(const TensorShapes& tensors) {
+  std::int64_t layers = 0;
+  while (tensors.has(fmt::format("model.layers.{}.input_layernorm.weight", layers))) ++layers;
+  return layers;
+}
+
+class LlamaFamily final : public Family {
+ public:
+  std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
+                              const TensorCoordinate& place,
+                              const ComputeOptions& /*computation*/) const override {
+    return make_llama(sizes_of(config), seq_len, place);
+  }
+
+  bool recognises(const TensorShapes& tensors) const override {
+    return tensors.has("model.layers.0.self_attn.q_proj.weight");
+  }
+
+  // Shapes determine neither heads nor RoPE nor epsilon: these are the defaults.
+  ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& /*hints*/) const override {
+    const std::string attention = "model.layers.0.self_attn.";
+    ModelConfig found{.layers = count_layers(tensors),
+                      .width = tensors.size("model.embed_tokens.weight", 2, 1),
+                      .vocab = tensors.size("model.embed_tokens.weight", 2, 0)};
+    config::llama::Settings& own = config::llama::settings_of(found);
+    own.intermediate = tensors.size("model.layers.0.mlp.gate_proj.weight", 2, 0);
+    own.tie_embeddings = !tensors.has("lm_head.weight");
+    own.query_key_norm = tensors.has(attention + "q_norm.weight");
+    return found;
+  }
+
+  std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
+                                             std::int64_t length) const override {
+    const std::vector<std::int64_t> stream{rows, length, config.width};
+    std::vector<ReportedValue> values{{"act.embed", stream}};
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      values.push_back({fmt::format("act.layer{}.out", layer), stream});
+    }
+    return values;
+  }
+
+  std::int64_t max_positions(const ModelConfig& config) const override {
+    return config::llama::settings_of(config).max_positions;
+  }
+
+  // The cache at its largest.
+  std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {
+    const LlamaSizes sizes = sizes_of(config);
+    return param::bytes_of(
+        2 * sizes.layers * sizes.kv_heads * sizes.head_dim * max_positions(config), dtype);
+  }
+
+  std::unique_ptr<Generator> make_generator(const ModelConfig& config,
+                                            const param::Arena& weights) const override {
+    return std::make_unique<LlamaGenerator>(sizes_of(config), max_positions(config), weights);
+  }
+};
+
+}  // namespace
+
+LlamaSizes sizes_of(const ModelConfig& config) {
+  using Bias = config::llama::AttentionBias;
+  const config::llama::Settings& own = config::llama::settings_of(config);
+  return {.layers = config.layers,
+          .width = config.width,
+          .heads = config.heads,
+          .kv_heads = config::llama::kv_heads_of(config),
+          .head_dim = config::llama::head_dim_of(config),
+          .intermediate = config::llama::intermediate_of(config),
+          .vocab = config.vocab,
+          .dropout = config.dropout,
+          .norm_epsilon = own.norm_epsilon,
+          .init_stddev = own.init_stddev,
+          .rope = own.rope,
+          .biases_qkv = own.attention_bias != Bias::none,
+          .biases_output = own.attention_bias == Bias::all,
+          .norms_heads = own.query_key_norm,
+          .ties_embeddings = own.tie_embeddings};
+}
+
+LlamaSlice slice_of(const LlamaSizes& sizes, const TensorCoordinate& place) {
+  DTRAIN_CHECK(0 <= place.index && place.index < place.size);
+  check_divides(place.size, "--heads", sizes.heads);
+  check_divides(place.size, "--intermediate-size", sizes.intermediate);
+  const std::int64_t group = sizes.heads / sizes.kv_heads;
+  LlamaSlice slice{.whole = sizes, .place = place};
+  slice.heads = sizes.heads / place.size;
+  slice.first_head = place.index * slice.heads;
+  slice.splits_kv = sizes.kv_heads % place.size == 0;
+  slice.first_kv_head = slice.first_head / group;
+  slice.kv_heads = (slice.first_head + slice.heads - 1) / group - slice.first_kv_head + 1;
+  slice.intermediate = sizes.intermediate / place.size;
+  slice.vocab = sizes.vocab;
+  if (!place.splits_vocab) return slice;
+  check_divides(place.size, "--vocab", sizes.vocab);
+  slice.vocab = sizes.vocab / place.size;
+  slice.first_token = place.index * slice.vocab;
+  return slice;
+}
+
+LlamaParameters parameters_of(const LlamaSlice& slice) {
+  const LlamaSizes& sizes = slice.whole;
+  SpecList list(sizes);
+  LlamaParameters all;
+  all.embed = list.add("model.embed_tokens.weight", ParameterKind::embedding,
+                       {sizes.vocab, sizes.width}, 0, slice.first_token, slice.vocab);
+  for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
+    all.layers.push_back(add_layer(list, slice, layer));
+  }
+  all.norm = list.add("model.norm.weight", ParameterKind::norm, {sizes.width});
+  all.head = sizes.ties_embeddings
+                 ? all.embed
+                 : list.add("lm_head.weight", ParameterKind::matrix, {sizes.vocab, sizes.width}, 0,
+                            slice.first_token, slice.vocab);
+  all.specs = list.take();
+  return all;
+}
+
+std::unique_ptr<Model> make_llama(const LlamaSizes& sizes, std::int64_t seq_len,
+                                  const TensorCoordinate& place) {
+  const LlamaSlice slice = slice_of(sizes, place);
+  LlamaParameters parameters = parameters_of(slice);
+  auto model = std::make_unique<Model>();
+  model->width = sizes.width;
+  model->table_values = seq_len * sizes.head_dim;  // cosines and sines
+  model->kernels = "fused attention of LibTorch";
+  const auto rotary = std::make_shared<RotaryTables>(sizes.rope, sizes.head_dim);
+  model->blocks.push_back(std::make_unique<LlamaEmbedding>(slice, parameters.embed));
+  model->costs.push_back({});
+  for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
+    model->blocks.push_back(std::make_unique<LlamaLayer>(
+        slice, layer, parameters.layers[static_cast<std::size_t>(layer)], rotary));
+    model->costs.push_back(layer_cost(slice, seq_len));
+  }
+  model->blocks.push_back(std::make_unique<LlamaHead>(slice, parameters.norm, parameters.head));
+  model->costs.push_back({.forward_flops_per_token = 2 * static_cast<double>(sizes.width) *
+                                                     static_cast<double>(sizes.vocab)});
+  model->parameters = std::move(parameters.specs);
+  return model;
+}
+
+const Family& family() {
+  static const LlamaFamily kFamily;
+  return kFamily;
+}
+
+}  // namespace dtrain::model::llama
