@@ -15,7 +15,7 @@ from rounding import condition_bound, largest_error, rounding_bound, roundings
 from safetensors_file import read_model, tensors_of, write_model
 
 TOY = BUILD / "toy" / "bin" / "dtrain"
-MODEL = [*CONSTANT_RATE, "--model", "toy", "--layers", "4", "--width", "16", "--toy-hidden", "24", "--toy-groups", "4", "--tie-layers", "off"]
+MODEL = [*CONSTANT_RATE, "--model", "toy", "--layers", "4", "--width", "16", "--toy-hidden", "24", "--toy-groups", "4", "--toy-tie-layers", "off"]
 WORK = [*MODEL, "--seq-len", "16", "--global-batch", "8", "--microbatch", "1", "--lr", "1e-2", "--val-fraction", "0.05",
         "--eval-sequences", "11", "--threads", "1", "--dtype", "float64", "--steps", "4", "--checkpoint-every", "2",
         "--data", GOLDEN / "text.bin"]
@@ -55,7 +55,7 @@ class Settings(FolderTest):
         self.assertIn("--toy-groups G", run(TOY, "--help").stdout)
         model = json.loads((trained("one") / "config.json").read_text())["model"]
         self.assertEqual(model, {"name": "toy", "layers": 4, "width": 16, "toy_hidden": 24, "toy_groups": 4, "vocab": 256,
-                                 "dropout": 0.1, "tie_layers": False})
+                                 "heads": 4, "dropout": 0.1, "toy_tie_layers": False})
 
     def test_a_range_holds_in_files_too(self):
         file = self.folder / "toy.json"

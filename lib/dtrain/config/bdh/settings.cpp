@@ -25,8 +25,8 @@ constexpr Setting kSettings[] = {
 };
 
 constexpr ForeignFlags kForeignFlags[] = {
-    {"n-head n-heads num-heads num-attention-heads", "model.heads"},
-    {"ffn-hidden-size intermediate-size d-ff", "model.neurons", "per head"},
+    {"ffn-hidden-size d-ff", "model.neurons",
+     "per head of a bdh; --intermediate-size of --model llama"},
 };
 
 void check(const ModelConfig& model) {

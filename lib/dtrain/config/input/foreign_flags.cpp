@@ -204,11 +204,10 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"dry-run check fast-dev-run overfit-batches overfit-single-batch print-args estimate-memory",
      "", kDryRun},
     {"shuffle no-shuffle dataloader-drop-last drop-last", "", kShuffled},
-    {"bias disable-bias-linear rope-theta rotary-base position-embedding-type normalization "
-     "norm-type swiglu n-kv-heads num-key-value-heads num-query-groups activation-function "
-     "init-method-std num-experts lora lora-r lora-alpha lora-dropout "
-     "use-rotary-position-embeddings rotary-percent group-query-attention qk-layernorm "
-     "norm-epsilon layernorm-epsilon kv-channels moe-router-topk architectures",
+    {"bias disable-bias-linear position-embedding-type normalization norm-type swiglu "
+     "activation-function num-experts lora lora-r lora-alpha lora-dropout "
+     "use-rotary-position-embeddings rotary-percent group-query-attention moe-router-topk "
+     "architectures",
      "", kNoSuchModelSetting},
     {"fp8 fp8-format fp8-hybrid float8 enable-fp8-linear int8 load-in-8bit load-in-4bit "
      "quantization quantize",
@@ -295,8 +294,7 @@ constexpr ForeignFlags kForeignFlags[] = {
      "data.val_fraction", "a fraction of --data, as 0.05"},
     {"prompts", "report.sample_prompt"},
     {"hidden-dropout attention-dropout resid-pdrop attn-pdrop embd-pdrop", "model.dropout"},
-    {"untie-embeddings-and-output-weights tie-word-embeddings tie-embeddings weight-tying",
-     "model.tie_layers", "ties the layers; embedding and output layer are never tied"},
+    {"n-head n-heads num-heads num-attention-heads", "model.heads"},
     {"arch architecture model-type flavor config-name", "model.name"},
     {"fsdp-param-dtype params-dtype mixed-precision-param-dtype", "machine.param_dtype"},
     {"accumulate-allreduce-grads-in-fp32 mixed-precision-reduce communication-data-type "

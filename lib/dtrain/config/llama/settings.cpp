@@ -67,6 +67,17 @@ constexpr Setting kSettings[] = {
      kFamilyField<&Settings::max_positions>, between(1, kMaxPositions), kFixed},
 };
 
+constexpr ForeignFlags kForeignFlags[] = {
+    {"n-kv-heads num-key-value-heads num-query-groups", "model.kv_heads"},
+    {"kv-channels", "model.head_dim"},
+    {"norm-epsilon layernorm-epsilon rms-norm-eps", "model.norm_eps"},
+    {"rotary-base", "model.rope_theta"},
+    {"qk-layernorm", "model.qk_norm"},
+    {"init-method-std initializer-range", "model.init_std"},
+    {"untie-embeddings-and-output-weights tie-word-embeddings weight-tying",
+     "model.tie_embeddings"},
+};
+
 void check(const ModelConfig& model) {
   const Settings& own = settings_of(model);
   if (own.kv_heads > 0 && model.heads % own.kv_heads != 0) {
@@ -113,6 +124,7 @@ std::int64_t intermediate_of(const ModelConfig& model) {
 const Family& family() {
   static constexpr Family kFamily{.name = "llama",
                                   .settings = kSettings,
+                                  .foreign_flags = kForeignFlags,
                                   .defaults = [] { return std::any(Settings()); },
                                   .check = check};
   return kFamily;

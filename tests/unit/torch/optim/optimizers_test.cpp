@@ -102,7 +102,8 @@ TEST_CASE("AdamW equals the published rule per element, with decay where the spe
                                   .eps = 1e-6,
                                   .warmup_steps = {},
                                   .min_lr = {},
-                                  .freeze = {}};
+                                  .freeze = {},
+                                  .no_decay = {}};
   AdamWRun run({.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3});
   const auto scalars = check_rule<ScalarAdamW>(
       run, bound,

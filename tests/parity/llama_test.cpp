@@ -1,0 +1,100 @@
+// Promise 1 for Llama models: equal bits over the data axis, and float64 results that agree over the
+// tensor and pipeline axes.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/config/llama/settings.h"
+#include "support/engine_run.h"
+#include "support/rounding.h"
+#include "support/sensitivity.h"
+#include "support/settings.h"
+
+namespace dtrain::testing::llama_test {
+namespace {
+
+// Six heads of queries for two of keys; four layers for four stages.
+config::Config llama_config(bool ties_embeddings, double dropout = 0.1) {
+  using config::llama::AttentionBias;
+  config::Config config = tiny_config();
+  config.model = {
+      .name = "llama",
+      .layers = 4,
+      .width = 24,
+      .heads = 6,
+      .family = config::llama::Settings{.kv_heads = 2,
+                                        .head_dim = 8,
+                                        .intermediate = 36,
+                                        .attention_bias = ties_embeddings ? AttentionBias::all
+                                                                          : AttentionBias::qkv,
+                                        .query_key_norm = ties_embeddings,
+                                        .tie_embeddings = ties_embeddings},
+      .dropout = dropout};
+  config.machine.kernels = config::Kernels::plain;
+  return laid_out(config, 1, 1);
+}
+
+std::string text_of_all(const config::Config& config) {
+  const std::vector<Trace> traces = train_on_threads(config);
+  for (const Trace& trace : traces) REQUIRE(trace.text() == traces.front().text());
+  return traces.front().text();
+}
+
+TEST_CASE("A Llama has the bits of one rank on every data axis") {
+  const bool ties = GENERATE(false, true);
+  const std::string dtype = GENERATE("float32", "bfloat16");
+  config::Config config = llama_config(ties);
+  set(config, "machine.dtype", dtype);
+  CAPTURE(ties, dtype);
+  const std::string single = text_of_all(laid_out(config, 1, 4));
+  CHECK(text_of_all(laid_out(config, 4, 1)) == single);
+  for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "hybrid:2"}) {
+    CAPTURE(what);
+    CHECK(text_of_all(sharded(config, 4, 1, what)) == single);
+  }
+}
+
+TEST_CASE("A Llama on a mesh trains what one rank trains") {
+  const bool ties = GENERATE(false, true);
+  config::Config config = llama_config(ties);
+  set(config, "machine.dtype", "float64");
+  const Trace single = train_on_threads(laid_out(config, 1, 1)).front();
+  const TraceBound bound = rounding_bound_of(laid_out(config, 1, 1), at::kDouble);
+  // Two ranks split the heads of keys, three and six share them.
+  for (const mesh::MeshShape& mesh :
+       {mesh::MeshShape{{Axis::tp, 2}}, mesh::MeshShape{{Axis::tp, 3}},
+        mesh::MeshShape{{Axis::tp, 6}}, mesh::MeshShape{{Axis::pp, 2}},
+        mesh::MeshShape{{Axis::pp, 4}},
+        mesh::MeshShape{{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 3}}}) {
+    for (const bool splits_vocab : {false, true}) {
+      if (splits_vocab && mesh[Axis::tp] != 2) continue;
+      INFO("tp " << mesh[Axis::tp] << " pp " << mesh[Axis::pp] << " tied " << ties);
+      config::Config config_here = config;
+      config_here.layout.tp_vocab = splits_vocab;
+      const std::vector<Trace> traces = train_on_threads(meshed(config_here, mesh, 1));
+      for (const Trace& trace : traces) CHECK(trace.text() == traces.front().text());
+      check_near(traces.front(), single, bound);
+      for (const auto& [name, value] : single.state) {
+        INFO(name);
+        CHECK(largest_error(traces.front().state.at(name), value) < 1e-9);
+      }
+    }
+  }
+}
+
+TEST_CASE("Parameters that --no-decay selects train differently") {
+  config::Config config = llama_config(true, 0);
+  config.train.steps = 2;  // biases are 0 before the first
+  config.train.lr = 0.1;
+  config.train.weight_decay = 1;
+  const std::string all = text_of_all(config);
+  for (const char* item : {"norms", "biases", "embeddings", "model.layers.0.*"}) {
+    config.train.no_decay = {item};
+    INFO(item);
+    CHECK(text_of_all(config) != all);
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::testing::llama_test
