@@ -6,13 +6,6 @@
 #include "dtrain/model/dropout.h"
 
 namespace dtrain::model::toy {
-namespace {
-
-std::int64_t size_of(at::ScalarType dtype) {
-  return static_cast<std::int64_t>(c10::elementSize(dtype));
-}
-
-}  // namespace
 
 at::Tensor scales(const Sizes& sizes) {
   const at::Tensor of_group = at::arange(sizes.groups, at::kFloat) / sizes.groups + 1;

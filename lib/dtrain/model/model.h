@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,6 +53,16 @@ struct BatchShape {
 
   [[nodiscard]] std::int64_t rows() const { return sequences * length; }
 };
+
+/// Returns the bytes of a value.
+[[nodiscard]] inline std::int64_t size_of(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+/// Returns the bytes of a value that is at least float32: a statistic, a loss or a logit.
+[[nodiscard]] inline std::int64_t wide_size(at::ScalarType dtype) {
+  return std::max<std::int64_t>(4, size_of(dtype));
+}
 
 /// Tensor memory of one block for one microbatch, without its parameters and input.
 ///

@@ -78,7 +78,7 @@ constexpr ForeignFlags kForeignFlags[] = {
      "model.tie_embeddings"},
 };
 
-void check(const ModelConfig& model) {
+void check_sizes(const ModelConfig& model) {
   const Settings& own = settings_of(model);
   if (own.kv_heads > 0 && model.heads % own.kv_heads != 0) {
     base::fail(base::ErrorKind::usage,
@@ -126,7 +126,7 @@ const Family& family() {
                                   .settings = kSettings,
                                   .foreign_flags = kForeignFlags,
                                   .defaults = [] { return std::any(Settings()); },
-                                  .check = check};
+                                  .check = check_sizes};
   return kFamily;
 }
 

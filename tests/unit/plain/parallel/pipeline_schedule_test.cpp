@@ -176,7 +176,7 @@ TEST_CASE("A missing, a repeated and a foreign pass are detected") {
   foreign.refused(Names("stage 0", "forward of chunk 1, microbatch 0"));
   Broken too_few;
   too_few.schedules.pop_back();
-  too_few.refused(Names("1 lists", "2 stages"));
+  too_few.refused(Names("1 action lists", "2 stages"));
 }
 
 TEST_CASE("A backward pass before its forward pass or out of order is detected") {

@@ -52,13 +52,6 @@ class StrictGram : public torch::autograd::Function<StrictGram> {
   }
 };
 
-std::int64_t size_of(at::ScalarType dtype) {
-  return static_cast<std::int64_t>(c10::elementSize(dtype));
-}
-
-// Statistics, losses and logits are at least float32.
-std::int64_t wide_size(at::ScalarType dtype) { return std::max<std::int64_t>(4, size_of(dtype)); }
-
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x) {

@@ -21,13 +21,6 @@ constexpr std::int64_t kDropoutsPerLayer = 2;
 constexpr std::int64_t kAttentionDropout = 0;
 constexpr std::int64_t kMlpDropout = 1;
 
-std::int64_t size_of(at::ScalarType dtype) {
-  return static_cast<std::int64_t>(c10::elementSize(dtype));
-}
-
-// Statistics, losses and logits are at least float32.
-std::int64_t wide_size(at::ScalarType dtype) { return std::max<std::int64_t>(4, size_of(dtype)); }
-
 // Applies dropout to x (B, T, D), which is equal on all ranks of the tensor axis.
 at::Tensor dropout_of(const at::Tensor& x, double probability, std::int64_t level,
                       const BlockContext& context) {
