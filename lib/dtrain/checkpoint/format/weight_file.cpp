@@ -34,6 +34,19 @@ constexpr int kIndexDepth = 3;  // file, weight_map, shard
 constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsdp_wrapped_module",
                                                     "_checkpoint_wrapped_module"};
 
+// What follows "model." in files of Hugging Face's Llama, Mistral and Qwen models, where it is the
+// name of a module. In checkpoints it is kWeightPrefix, before names that have none of these.
+constexpr std::array<std::string_view, 4> kModulesOfModel{"embed_tokens.", "layers.", "norm.",
+                                                          "rotary_emb."};
+
+bool is_in_model_module(std::string_view name) {
+  constexpr std::string_view kModel = "model.";
+  return name.starts_with(kModel) &&
+         std::ranges::any_of(kModulesOfModel, [&](std::string_view module) {
+           return name.substr(kModel.size()).starts_with(module);
+         });
+}
+
 std::string_view text_of(const base::MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
@@ -214,8 +227,10 @@ void WeightFile::leave_out_common_prefix() {
   for (std::size_t dot = first.find('.'); dot != std::string::npos;
        dot = first.find('.', dot + 1)) {
     const std::string_view prefix = std::string_view(first).substr(0, dot + 1);
-    const bool is_common = std::ranges::all_of(
-        tensors_, [&](const TensorView& tensor) { return tensor.name.starts_with(prefix); });
+    const bool is_common = std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
+      return tensor.name.starts_with(prefix) &&
+             !is_in_model_module(std::string_view(tensor.name).substr(length));
+    });
     if (!is_common) break;
     length = prefix.size();
   }
@@ -245,8 +260,12 @@ bool WeightFile::has_storage_shapes() const noexcept {
   const auto is_of_checkpoint = [](const TensorView& tensor) {
     return tensor.name.starts_with(kWeightPrefix);
   };
+  const auto is_of_hugging_face = [](const TensorView& tensor) {
+    return is_in_model_module(tensor.name);
+  };
   // Modules that hold the model as `model` have such names too, but also 3-dim tensors.
   return std::ranges::any_of(tensors_, is_of_checkpoint) &&
+         std::ranges::none_of(tensors_, is_of_hugging_face) &&
          std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
            return !is_of_checkpoint(tensor) || tensor.shape.size() <= 2;
          });

@@ -18,7 +18,7 @@ inline constexpr const char* kWeightPrefix = "model.";
 
 /// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Name
 /// prefixes of wrappers such as torch.compile and DataParallel are dropped, and so is a prefix
-/// common to all tensor names.
+/// common to all tensor names, except the module `model` of Hugging Face's files.
 ///
 /// Throws:  open(): Error{checkpoint} naming the file, its content and what to give or save
 ///          instead: as SafetensorsFile and read_torch_file; also for a missing shard or a

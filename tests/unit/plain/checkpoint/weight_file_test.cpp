@@ -1,0 +1,73 @@
+#include "dtrain/checkpoint/format/weight_file.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::checkpoint::format::weight_file_test {
+namespace {
+
+using testing::TempFolder;
+using Names = std::set<std::string>;
+
+struct Read {
+  Names names = {};
+  bool has_storage_shapes = false;
+};
+
+// Writes tensors of one element under these names and reads them.
+Read read(const Names& names) {
+  const std::vector<std::byte> bytes(sizeof(float));
+  std::vector<TensorView> tensors;
+  for (const std::string& name : names) {
+    tensors.push_back({.name = name, .dtype = Dtype::f32, .shape = {1}, .bytes = bytes});
+  }
+  std::string content = plan_safetensors(tensors, {}).header;
+  content.append(names.size() * bytes.size(), '\0');
+  const TempFolder folder;
+  const WeightFile file = WeightFile::open(folder.write("model.safetensors", content));
+  Read found{.has_storage_shapes = file.has_storage_shapes()};
+  for (const TensorView& tensor : file.tensors()) found.names.insert(tensor.name);
+  return found;
+}
+
+const Names kTied{"model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight",
+                  "model.norm.weight", "model.rotary_emb.inv_freq"};
+
+Names with_prefix(const std::string& prefix, const Names& names) {
+  Names all;
+  for (const std::string& name : names) all.insert(prefix + name);
+  return all;
+}
+
+TEST_CASE("The module 'model' of Hugging Face's files stays in the names") {
+  Names untied = kTied;
+  untied.insert("lm_head.weight");
+  for (const Names& names : {kTied, untied}) {
+    const std::string wrapper = GENERATE("", "module.", "net.", "net._orig_mod.");
+    const Read found = read(with_prefix(wrapper, names));
+    CHECK(found.names == names);
+    CHECK_FALSE(found.has_storage_shapes);
+  }
+}
+
+TEST_CASE("Names of a Llama's checkpoint have storage shapes") {
+  const Names names = with_prefix("model.", kTied);
+  const Read found = read(names);
+  CHECK(found.names == names);
+  CHECK(found.has_storage_shapes);
+}
+
+TEST_CASE("Other names lose their common prefix, or are those of a checkpoint") {
+  const Names names{"embed.weight", "encoder"};
+  CHECK(read(with_prefix("net.", names)).names == names);
+  const Read found = read(with_prefix("model.", names));
+  CHECK(found.names == with_prefix("model.", names));
+  CHECK(found.has_storage_shapes);
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::format::weight_file_test
