@@ -4,9 +4,11 @@
 #include <any>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "dtrain/config/config.h"
+#include "dtrain/config/input/assign.h"
 #include "dtrain/config/resolve/advice.h"
 #include "dtrain/config/schema/schema.h"
 
@@ -38,6 +40,22 @@ struct AttentionWorkload {
   std::int64_t value_bytes = 4;
 };
 
+/// A family's models in Hugging Face's format.
+struct HuggingFaceFormat {
+  /// The values of model_type that model_of understands.
+  std::span<const std::string_view> model_types;
+  /// Returns the settings that a config.json of one of these types describes.
+  ///
+  /// origin: the file, for messages.
+  /// Throws: Error{checkpoint} naming origin and the key: missing, of another type, with a value for
+  ///         which dtrain has no arithmetic, or unknown.
+  ModelConfig (*model_of)(const Json& config, const std::string& origin);
+  /// Returns the keys of config.json except those on dtype and tokens.
+  ///
+  /// Throws: Error{usage} naming a setting that none of the types has.
+  Json (*config_of)(const ModelConfig& model);
+};
+
 struct Family {
   std::string_view name;  ///< the value of --model
   /// Rows of the settings table (rows.h). Those of the group "model" require --model NAME.
@@ -52,6 +70,8 @@ struct Family {
   /// does not support --attention.
   std::int64_t (*attention_chunk)(const ModelConfig& model,
                                   const AttentionWorkload& work) = nullptr;
+  /// Null if Hugging Face has no such models.
+  const HuggingFaceFormat* hugging_face = nullptr;
 };
 
 #define FAMILY(name)      \

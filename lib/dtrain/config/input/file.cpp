@@ -10,7 +10,7 @@
 #include "dtrain/base/text/text.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/input/conflicts.h"
-#include "dtrain/config/input/internal/object_file.h"
+#include "dtrain/config/input/object_file.h"
 #include "dtrain/config/resolve/advice.h"
 #include "dtrain/config/saved_run.h"
 

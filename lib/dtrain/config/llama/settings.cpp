@@ -2,6 +2,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/family.h"
+#include "dtrain/config/llama/hugging_face.h"
 #include "dtrain/config/schema/rows.h"
 
 namespace dtrain::config::llama {
@@ -122,11 +123,12 @@ std::int64_t intermediate_of(const ModelConfig& model) {
 }
 
 const Family& family() {
-  static constexpr Family kFamily{.name = "llama",
-                                  .settings = kSettings,
-                                  .foreign_flags = kForeignFlags,
-                                  .defaults = [] { return std::any(Settings()); },
-                                  .check = check_sizes};
+  static const Family kFamily{.name = "llama",
+                              .settings = kSettings,
+                              .foreign_flags = kForeignFlags,
+                              .defaults = [] { return std::any(Settings()); },
+                              .check = check_sizes,
+                              .hugging_face = &hugging_face()};
   return kFamily;
 }
 

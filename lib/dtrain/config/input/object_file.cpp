@@ -1,4 +1,4 @@
-#include "dtrain/config/input/internal/object_file.h"
+#include "dtrain/config/input/object_file.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,130 @@
+#include "dtrain/config/hugging_face/config_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/io/path_kind.h"
+#include "dtrain/config/family.h"
+#include "dtrain/config/hugging_face/keys.h"
+#include "dtrain/config/input/object_file.h"
+#include "dtrain/config/saved_run.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+
+constexpr std::string_view kModelType = "model_type";
+
+const HuggingFaceFormat* format_of(std::string_view model_type) {
+  for (const Family* family : families()) {
+    if (family->hugging_face == nullptr) continue;
+    if (std::ranges::count(family->hugging_face->model_types, model_type) > 0) {
+      return family->hugging_face;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string_view> known_model_types() {
+  std::vector<std::string_view> types;
+  for (const Family* family : families()) {
+    if (family->hugging_face == nullptr) continue;
+    const auto own = family->hugging_face->model_types;
+    types.insert(types.end(), own.begin(), own.end());
+  }
+  return types;
+}
+
+std::vector<std::string_view> names_with_format() {
+  std::vector<std::string_view> names;
+  for (const Family* family : families()) {
+    if (family->hugging_face != nullptr) names.push_back(family->name);
+  }
+  return names;
+}
+
+// Calls f; turns its errors into errors in `path`.
+template <typename F>
+auto as_checkpoint_error(const std::string& path, F f) {
+  try {
+    return f();
+  } catch (const base::Error& error) {
+    if (error.kind() == ErrorKind::checkpoint) throw;
+    const std::string_view message = error.what();
+    const bool names_path = message.find(path) != message.npos;
+    base::fail(ErrorKind::checkpoint, "{}{}", names_path ? "" : fmt::format("'{}': ", path),
+               message);
+  }
+}
+
+// Checks ranges and consistency as for settings of a file.
+ModelConfig checked(const ModelConfig& model) {
+  Config config;
+  config.model = model;
+  ModelConfig parsed = from_json(to_json(Command::train, config)).model;
+  family_of(parsed).check(parsed);
+  return parsed;
+}
+
+Json tokens_json(const ExportedWeights& weights) {
+  Json json{{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr}};
+  if (weights.end_token) json["eos_token_id"] = *weights.end_token;
+  return json;
+}
+
+constexpr int kIndent = 2;
+
+}  // namespace
+
+std::optional<ModelConfig> hugging_face_model_in(const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / "config.json").string();
+  if (!base::path_exists(path)) return std::nullopt;
+  return as_checkpoint_error(path, [&]() -> std::optional<ModelConfig> {
+    const std::string text = read_text(path, path);
+    // A configuration of dtrain, or of another program, does not describe the weights beside it.
+    if (text.find(fmt::format("\"{}\"", kModelType)) == text.npos) return std::nullopt;
+    const Json config = parse_object(text, path);
+    const auto type = HuggingFaceKeys(config, path).text(kModelType);
+    if (!type) return std::nullopt;
+    const HuggingFaceFormat* const format = format_of(*type);
+    if (format != nullptr) return checked(format->model_of(config, path));
+    if (std::ranges::find(families(), *type, &Family::name) != families().end()) {
+      return std::nullopt;
+    }
+    HuggingFaceKeys(config, path)
+        .refuse(kModelType,
+                fmt::format("but dtrain knows {}", fmt::join(known_model_types(), ", ")));
+  });
+}
+
+std::string hugging_face_config(const ModelConfig& model, const ExportedWeights& weights) {
+  const Family& family = family_of(model);
+  if (family.hugging_face == nullptr) {
+    base::fail(ErrorKind::usage,
+               "--format huggingface: this is a {} model, but the format is for {} yet; leave the "
+               "flag out to write a safetensors file",
+               family.name, fmt::join(names_with_format(), ", "));
+  }
+  Json json = family.hugging_face->config_of(model);
+  // transformers 5 reads dtype, version 4 torch_dtype.
+  json["dtype"] = fmt::format("{}", weights.dtype);
+  json["torch_dtype"] = json["dtype"];
+  json.update(tokens_json(weights));
+  return json.dump(kIndent) + "\n";
+}
+
+std::string hugging_face_generation_config(const ExportedWeights& weights) {
+  Json json{{"_from_model_config", true}};
+  json.update(tokens_json(weights));
+  return json.dump(kIndent) + "\n";
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,38 @@
+// Converts between model settings and Hugging Face's config.json, for every family that has such
+// models.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dtrain/config/config.h"
+
+namespace dtrain::config {
+
+/// Reads the model settings from a folder's config.json; nothing if there is none, or if it is not
+/// Hugging Face's: it has no model_type, or that of a family that dtrain knows by its tensors alone.
+///
+/// Throws: Error{checkpoint} naming the file and the key: not JSON, an unknown model_type, a value
+///         of another type, a missing key, or one that requests arithmetic that dtrain does not
+///         have.
+[[nodiscard]] std::optional<ModelConfig> hugging_face_model_in(const std::string& folder);
+
+/// Properties of exported weights that the model's settings do not determine.
+struct ExportedWeights {
+  /// float32, float64, bfloat16 or float16.
+  Dtype dtype = Dtype::float32;
+  /// The token at which generation ends.
+  std::optional<std::int64_t> end_token = {};
+};
+
+/// Returns the text of config.json, which transformers 4 and 5 load alike.
+///
+/// Throws: Error{usage} naming the family or the setting that Hugging Face's models lack.
+[[nodiscard]] std::string hugging_face_config(const ModelConfig& model,
+                                              const ExportedWeights& weights);
+
+/// Returns the text of generation_config.json.
+[[nodiscard]] std::string hugging_face_generation_config(const ExportedWeights& weights);
+
+}  // namespace dtrain::config
