@@ -10,6 +10,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/checkpoint/format/weight_file.h"
+#include "dtrain/checkpoint/store/described_model.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/input/assign.h"
@@ -46,10 +47,7 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
     return config::from_json(store::read_manifest(weights).config).model;
   }
   if (!fs::is_regular_file(weights, error)) return std::nullopt;
-  const auto file = checkpoint::format::WeightFile::open(weights);
-  const auto found = file.metadata().find(store::kModelKey);
-  if (found == file.metadata().end()) return std::nullopt;
-  return config::from_json(fmt::format(R"({{"model": {}}})", found->second)).model;
+  return store::described_model(checkpoint::format::WeightFile::open(weights));
 }
 
 // True if --resume auto finds checkpoints and config.json in the run folder.

@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/text/nearest.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
@@ -157,7 +159,11 @@ void check_init_from(const std::string& path) {
   }
   const std::string weights = is_folder(path) ? store::weights_at(path) : path;
   if (is_folder(weights)) return;
-  open_for("--init-from", [&] { (void)checkpoint::format::WeightFile::open(weights); });
+  open_for("--init-from", [&] {
+    const auto file = checkpoint::format::WeightFile::open(weights);
+    if (file.metadata().contains(store::kModelKey)) return;
+    (void)config::hugging_face_model_in(base::parent_folder(weights));
+  });
 }
 
 }  // namespace

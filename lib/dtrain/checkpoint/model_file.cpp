@@ -1,6 +1,8 @@
 #include "dtrain/checkpoint/model_file.h"
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
@@ -72,16 +74,22 @@ bool has_values_of(const format::TensorView& found, const at::Tensor& buffer) {
 struct SortedTensors {
   std::vector<std::string> missing;
   std::vector<std::string> unknown;
-  std::vector<std::string> ignored;  // also buffers under other modules' names
+  std::vector<std::string> ignored;  // also aliases, and buffers under other modules' names
   std::vector<std::pair<const format::TensorView*, const NamedTensor*>> buffers;
+  std::vector<std::pair<const format::TensorView*, const param::ParameterAlias*>> aliases;
 };
 
 void sort_tensor(const format::TensorView& tensor, const Constants& constants,
                  SortedTensors& sorted) {
+  const auto alias =
+      std::ranges::find(constants.aliases, tensor.name, &param::ParameterAlias::name);
   const auto buffer =
       std::ranges::find(constants.buffers, own_name(tensor.name),
                         [](const NamedTensor& each) { return own_name(each.name); });
-  if (buffer != constants.buffers.end()) {
+  if (alias != constants.aliases.end()) {
+    sorted.aliases.emplace_back(&tensor, &*alias);
+    sorted.ignored.push_back(tensor.name);
+  } else if (buffer != constants.buffers.end()) {
     sorted.buffers.emplace_back(&tensor, &*buffer);
     if (tensor.name != buffer->name) sorted.ignored.push_back(tensor.name);
   } else if (std::ranges::find(constants.unused, tensor.name) != constants.unused.end()) {
@@ -142,6 +150,20 @@ void check_buffers(const WeightFile& file, const SortedTensors& contents) {
   }
 }
 
+void check_aliases(const WeightFile& file, const SortedTensors& contents) {
+  for (const auto& [found, alias] : contents.aliases) {
+    const format::TensorView* const parameter = file.find(alias->parameter);
+    if (parameter != nullptr && parameter->dtype == found->dtype &&
+        at::equal(mapped_tensor(*parameter), mapped_tensor(*found))) {
+      continue;
+    }
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}': tensor '{}' differs from '{}', which this model uses in its "
+               "place; remove it from the file, or give the settings of a model with both",
+               file.path(), found->name, alias->parameter);
+  }
+}
+
 std::vector<TensorSpec> tensors_of(const param::ParameterSpecs& specs, at::ScalarType dtype,
                                    std::span<const NamedTensor> buffers) {
   std::vector<TensorSpec> tensors;
@@ -152,6 +174,37 @@ std::vector<TensorSpec> tensors_of(const param::ParameterSpecs& specs, at::Scala
     tensors.push_back({buffer.name, buffer.value.scalar_type(), buffer.value.sizes().vec()});
   }
   return tensors;
+}
+
+// Null if there is no parameter of this piece.
+const param::ParameterSpec* spec_of_piece(const param::ParameterSpecs& specs,
+                                          std::string_view name) {
+  const auto found = std::find_if(
+      specs.begin(), specs.end(),
+      [&](const param::ParameterSpec& spec) { return kWeightPrefix + spec.name == name; });
+  return found == specs.end() ? nullptr : &*found;
+}
+
+[[noreturn]] void refuse_piece(const Piece& piece) {
+  base::fail(ErrorKind::checkpoint, "the model has no tensor '{}'", piece.name);
+}
+
+// exported: a whole parameter in its exported shape. Copies it if the dims are in another order.
+at::Tensor in_storage_shape(const param::ParameterSpec& spec, const at::Tensor& exported) {
+  if (std::ranges::is_sorted(spec.export_order)) return exported.reshape(spec.whole_shape());
+  at::Tensor storage = at::empty(spec.whole_shape(), exported.options());
+  param::exported_view(spec, storage).copy_(exported);
+  return storage;
+}
+
+// whole: the values of the piece's tensor.
+void copy_box(at::Tensor whole, const Piece& piece) {
+  for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
+    whole =
+        whole.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim], piece.box.sizes[dim]);
+  }
+  at::Tensor target = piece.tensor;
+  target.copy_(whole);
 }
 
 // Marks the file as PyTorch's for other readers.
@@ -209,15 +262,22 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
   writer.commit();
 }
 
-LoadedModel read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
-                            const Constants& constants, const at::TensorOptions& options) {
+std::string check_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
+                             const Constants& constants) {
   (void)file.verify_checksums();
   const SortedTensors contents = sort_tensors(file, specs, constants);
   file.explain_errors([&] {
     check_names(file, contents);
     for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
     check_buffers(file, contents);
+    check_aliases(file, contents);
   });
+  return note_on(file, contents);
+}
+
+LoadedModel read_model_file(const WeightFile& file, const param::ParameterSpecs& specs,
+                            const Constants& constants, const at::TensorOptions& options) {
+  std::string note = check_model_file(file, specs, constants);
   const param::ArenaAllocator allocate = [&](std::int64_t bytes) {
     return at::zeros({bytes}, options.dtype(at::kByte));
   };
@@ -226,7 +286,7 @@ LoadedModel read_model_file(const WeightFile& file, const param::ParameterSpecs&
   for (const param::ParameterId id : specs.ids()) {
     param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(*file.find(specs[id].name)));
   }
-  return {.weights = std::move(arena), .note = note_on(file, contents)};
+  return {.weights = std::move(arena), .note = std::move(note)};
 }
 
 void check_finite(const State& pieces, std::string_view path) {
@@ -255,25 +315,25 @@ void FiniteSource::read(const Piece& piece) {
   check_finite({piece}, path_);
 }
 
+bool ModelFileSource::has(const std::string& name) const {
+  return spec_of_piece(specs_, name) != nullptr;
+}
+
+void ModelFileSource::read(const Piece& piece) {
+  const param::ParameterSpec* const spec = spec_of_piece(specs_, piece.name);
+  if (spec == nullptr) refuse_piece(piece);
+  copy_box(in_storage_shape(*spec, mapped_tensor(*file_.find(spec->name))), piece);
+}
+
 bool ArenaSource::has(const std::string& name) const {
-  return std::any_of(specs_.begin(), specs_.end(), [&](const param::ParameterSpec& spec) {
-    return kWeightPrefix + spec.name == name;
-  });
+  return spec_of_piece(specs_, name) != nullptr;
 }
 
 void ArenaSource::read(const Piece& piece) {
   for (const param::ParameterId id : specs_.ids()) {
-    if (kWeightPrefix + specs_[id].name != piece.name) continue;
-    at::Tensor values = arena_.view(id);
-    for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
-      values = values.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim],
-                             piece.box.sizes[dim]);
-    }
-    at::Tensor target = piece.tensor;
-    target.copy_(values);
-    return;
+    if (kWeightPrefix + specs_[id].name == piece.name) return copy_box(arena_.view(id), piece);
   }
-  base::fail(ErrorKind::checkpoint, "the model has no tensor '{}'", piece.name);
+  refuse_piece(piece);
 }
 
 }  // namespace dtrain::checkpoint

@@ -54,9 +54,23 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
 
 /// Tensors besides the parameters that a model's files may contain.
 struct Constants {
-  std::vector<NamedTensor> buffers;  ///< constants that the model uses
-  std::vector<std::string> unused;   ///< names of tensors that the model ignores
+  std::vector<NamedTensor> buffers;                 ///< constants that the model uses
+  std::vector<std::string> unused;                  ///< names of tensors that the model ignores
+  std::vector<param::ParameterAlias> aliases = {};  ///< must equal their parameters
 };
+
+/// Compares a file's names, shapes and dtypes with a model's parameters, and its checksum if it has
+/// one. Buffers may be missing from the file. One that is present, also in another module
+/// (`layers.0.freqs` for `attn.freqs`), must equal the one in `constants` up to rounding, because
+/// the model uses its own. Returns a message to the user on dropped tensors and name prefixes; it
+/// may be empty.
+///
+/// Throws: Error{checkpoint} naming the file, and the tensors that are missing, unknown, not
+///         floating point or of another shape, or the buffer or alias with other values; also if a
+///         checksum does not match.
+[[nodiscard]] std::string check_model_file(const format::WeightFile& file,
+                                           const param::ParameterSpecs& specs,
+                                           const Constants& constants);
 
 /// The result of read_model_file.
 struct LoadedModel {
@@ -65,14 +79,10 @@ struct LoadedModel {
   std::string note;
 };
 
-/// Reads a file's parameters into new memory of the options' dtype and device. Buffers may be
-/// missing from the file. The model uses its own buffers, so a buffer in the file, even under
-/// another module's name (`layers.0.freqs` for `attn.freqs`), must equal the model's up to
-/// rounding. All shapes are checked before memory is allocated.
+/// Reads a file's parameters into new memory of the options' dtype and device, after
+/// check_model_file.
 ///
-/// Throws: Error{checkpoint} naming the file, and the tensors that are missing, unknown, not
-///         floating point or of another shape, or the buffer with other values; also if a checksum
-///         does not match.
+/// Throws: as check_model_file.
 [[nodiscard]] LoadedModel read_model_file(const format::WeightFile& file,
                                           const param::ParameterSpecs& specs,
                                           const Constants& constants,
@@ -98,6 +108,24 @@ class FiniteSource final : public Source {
  private:
   Source& source_;
   std::string path_;
+};
+
+/// Reads parts of a model file's parameters straight from the mapped file: needs memory for at most
+/// one parameter. Converts floating-point values if the dtypes differ.
+///
+/// Threads: one caller.
+class ModelFileSource final : public Source {
+ public:
+  /// file: passed to check_model_file. `file` and `specs`, of the whole model, must outlive this.
+  ModelFileSource(const format::WeightFile& file, const param::ParameterSpecs& specs)
+      : file_(file), specs_(specs) {}
+
+  [[nodiscard]] bool has(const std::string& name) const override;
+  void read(const Piece& piece) override;
+
+ private:
+  const format::WeightFile& file_;
+  const param::ParameterSpecs& specs_;
 };
 
 /// Reads weights from a complete model in memory.

@@ -1,6 +1,7 @@
 #include "dtrain/checkpoint/tensor_file.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <array>
@@ -45,6 +46,16 @@ at::Tensor to_tensor(const format::TensorView& view) {
   }
   if (view.strides.empty()) return values.view(view.shape);
   return values.as_strided(view.shape, view.strides).contiguous();
+}
+
+at::Tensor mapped_tensor(const format::TensorView& view) {
+  const auto address = reinterpret_cast<std::uintptr_t>(view.bytes.data());
+  const auto alignment = static_cast<std::uintptr_t>(format::size_of(view.dtype));
+  if (view.bytes.empty() || address % alignment != 0) return to_tensor(view);
+  void* const data = const_cast<std::byte*>(view.bytes.data());  // LibTorch has no read-only views
+  const auto options = at::TensorOptions().dtype(scalar_type_of(view.dtype));
+  if (view.strides.empty()) return at::from_blob(data, view.shape, options);
+  return at::from_blob(data, view.shape, view.strides, options);
 }
 
 TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,

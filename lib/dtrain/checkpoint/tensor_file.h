@@ -30,6 +30,10 @@ struct NamedTensor {
 /// Copies a file's tensor into a new contiguous CPU tensor; the file may be closed afterwards.
 [[nodiscard]] at::Tensor to_tensor(const format::TensorView& view);
 
+/// Returns a file's tensor as a read-only view of the mapped file, which must stay open; a copy if
+/// the file does not align it to its elements.
+[[nodiscard]] at::Tensor mapped_tensor(const format::TensorView& view);
+
 /// A tensor's name, shape and dtype, without its values.
 struct TensorSpec {
   std::string name;

@@ -151,6 +151,8 @@ struct Model {
   std::vector<ExportedBuffer> buffers;
   /// Tensors that other programs' files contain although no result depends on them; ignored.
   std::vector<std::string> unused_tensors = {};
+  /// Tensors in files of other programs that must equal a parameter, and are then ignored.
+  std::vector<param::ParameterAlias> aliases = {};
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
   bool widens_tables = false;     ///< tables of 16-bit dtypes are stored in float32
   std::string kernels = {};       ///< describes the kernels of the layers, for the start table

@@ -49,6 +49,12 @@ struct ParameterSpec {
   [[nodiscard]] std::vector<std::int64_t> exported(const std::vector<std::int64_t>& of_view) const;
 };
 
+/// A second name of a parameter: files of other programs may hold its values again under `name`.
+struct ParameterAlias {
+  std::string name;
+  std::string parameter;
+};
+
 using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 
 /// Returns the whole parameter in the reference's shape, as a view of `storage`.

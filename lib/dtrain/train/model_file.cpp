@@ -17,6 +17,7 @@
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
+#include "dtrain/checkpoint/store/described_model.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/family.h"
@@ -92,6 +93,19 @@ std::optional<base::StorageError> try_to_write(const TrainContext& context,
   return failure;
 }
 
+// Shapes do not determine all settings of families that come with a config.json.
+ModelConfig model_by_shapes(const WeightFile& file, const model::UserHints& hints) {
+  const bool is_storage = file.has_storage_shapes();
+  const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
+  ModelConfig model =
+      recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), hints);
+  if (config::family_of(model).hugging_face == nullptr) return model;
+  base::fail(ErrorKind::checkpoint,
+             "model file '{}' holds a {} model without its settings: put its config.json, with its "
+             "model_type, beside the file",
+             file.path(), model.name);
+}
+
 }  // namespace
 
 std::string describe(const ModelConfig& model) {
@@ -120,7 +134,8 @@ std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model)
 }
 
 checkpoint::Constants constants_of(const model::Model& model) {
-  return {.buffers = exported_buffers(model), .unused = model.unused_tensors};
+  return {
+      .buffers = exported_buffers(model), .unused = model.unused_tensors, .aliases = model.aliases};
 }
 
 model::TensorShapes tensor_shapes(const std::string& path, std::span<const TensorView> tensors,
@@ -140,16 +155,10 @@ ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Us
 }
 
 ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {
-  const auto found = file.metadata().find(kModelKey);
-  const bool is_storage = file.has_storage_shapes();
-  const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
   ModelConfig model;
   file.explain_errors([&] {
-    model = found == file.metadata().end()
-                ? recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage),
-                                   hints)
-                : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
-                                                               file.path(), kModelKey));
+    const auto described = checkpoint::store::described_model(file);
+    model = described ? *described : model_by_shapes(file, hints);
   });
   model::check_flag_agrees(file.path(), hints.layers_flag, hints.layers, model.layers);
   model::family_of(model).check_own(model, hints, file.path());

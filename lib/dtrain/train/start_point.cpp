@@ -362,10 +362,10 @@ void load_finite_weights(const StartContext& context, checkpoint::Source& source
 void load_model_file(const StartContext& context, const std::string& path) {
   const auto file = checkpoint::format::WeightFile::open(path);
   const model::Model& model = context.model;
-  checkpoint::LoadedModel read = checkpoint::read_model_file(
-      file, model.parameters, constants_of(model), context.engine.precision().master);
-  if (!read.note.empty() && is_leader(context)) base::log_info("{}", read.note);
-  checkpoint::ArenaSource source(model.parameters, std::move(read.weights));
+  const std::string note =
+      checkpoint::check_model_file(file, model.parameters, constants_of(model));
+  if (!note.empty() && is_leader(context)) base::log_info("{}", note);
+  checkpoint::ModelFileSource source(file, model.parameters);
   load_finite_weights(context, source, path);
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "dtrain/base/error.h"
@@ -15,6 +16,18 @@
 #include "dtrain/train/model_file.h"
 
 namespace dtrain::train {
+namespace {
+
+std::int64_t max_positions_of(const config::ModelConfig& model) {
+  return model::family_of(model).max_positions(model);
+}
+
+// Tokens to generate: fewer for models of few positions.
+std::int64_t sample_length(const config::ModelConfig& model) {
+  return std::min(config::GenerateConfig{}.max_tokens, max_positions_of(model) / 2);
+}
+
+}  // namespace
 
 std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
                                                         const data::Split& split) {
@@ -30,13 +43,13 @@ std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& co
   const std::string& text = config.report.sample_prompt;
   const std::int64_t prompt =
       text.empty() ? 0 : std::ssize(data::prompt_tokens(*tokenizer, text, "--sample-prompt"));
-  const std::int64_t most = model::family_of(config.model).max_positions(config.model);
-  if (prompt + config::GenerateConfig{}.max_tokens <= most) return tokenizer;
+  const std::int64_t most = max_positions_of(config.model);
+  if (prompt + sample_length(config.model) <= most) return tokenizer;
   base::fail(base::ErrorKind::usage,
              "--sample-prompt has {} {}, and {} are generated: the model has {} positions; shorten "
              "it",
              prompt, tokenizer->kind() == data::TokenizerKind::bytes ? "bytes" : "tokens",
-             config::GenerateConfig{}.max_tokens, most);
+             sample_length(config.model), most);
 }
 
 void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
@@ -78,7 +91,7 @@ std::string sample_text(const TrainContext& context) {
         *generator, *context.tokenizer,
         data::prompt_tokens(*context.tokenizer, prompt, "--sample-prompt"),
         {.temperature = plain.temperature, .top_k = plain.top_k, .seed = config.train.seed},
-        plain.max_tokens, [&](std::string_view bytes) { text += bytes; });
+        sample_length(config.model), [&](std::string_view bytes) { text += bytes; });
   });
   return text;
 }

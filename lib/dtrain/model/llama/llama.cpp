@@ -129,6 +129,15 @@ std::int64_t count_layers(const TensorShapes& tensors) {
   return layers;
 }
 
+// Older files hold RoPE's frequencies, which follow from the settings.
+std::vector<std::string> unused_tensors_of(std::int64_t layers) {
+  std::vector<std::string> names{"model.rotary_emb.inv_freq"};
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    names.push_back(fmt::format("model.layers.{}.self_attn.rotary_emb.inv_freq", layer));
+  }
+  return names;
+}
+
 class LlamaFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
@@ -260,6 +269,10 @@ std::unique_ptr<Model> make_llama(const LlamaSizes& sizes, std::int64_t seq_len,
   model->blocks.push_back(std::make_unique<LlamaHead>(slice, parameters.norm, parameters.head));
   model->costs.push_back({.forward_flops_per_token = 2 * static_cast<double>(sizes.width) *
                                                      static_cast<double>(sizes.vocab)});
+  model->unused_tensors = unused_tensors_of(sizes.layers);
+  if (sizes.ties_embeddings) {
+    model->aliases = {{.name = "lm_head.weight", .parameter = "model.embed_tokens.weight"}};
+  }
   model->parameters = std::move(parameters.specs);
   return model;
 }

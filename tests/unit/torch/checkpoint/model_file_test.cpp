@@ -165,6 +165,46 @@ TEST_CASE("Weights that are not finite in the model's dtype are rejected by name
   }
 }
 
+TEST_CASE("Parts of parameters are read straight from a file") {
+  Written written;
+  const param::ParameterSpecs& specs = written.fixture.model->parameters;
+  const format::WeightFile file = format::WeightFile::open(written.path);
+  ModelFileSource source(file, specs);
+  for (const param::ParameterId id : specs.ids()) {
+    const param::ParameterSpec& spec = specs[id];
+    Piece piece{.name = kWeightPrefix + spec.name,
+                .global_shape = spec.shape,
+                .box = format::whole(spec.shape),
+                .tensor = {}};
+    piece.box.offsets[0] = 1;
+    piece.box.sizes[0] -= 2;
+    piece.tensor = at::empty(piece.box.sizes, at::kDouble);
+    CHECK(source.has(piece.name));
+    source.read(piece);
+    const at::Tensor expected =
+        written.fixture.weights.view(id).narrow(0, 1, piece.box.sizes[0]).to(at::kDouble);
+    CHECK(at::equal(piece.tensor, expected));
+  }
+  CHECK_FALSE(source.has("model.unknown"));
+}
+
+TEST_CASE("An alias must equal its parameter") {
+  Written written;
+  std::vector<NamedTensor> tensors = tensors_of(written.path);
+  tensors.push_back({"again", named(tensors, "decoder").value.clone()});
+  Constants constants = constants_of(written.fixture);
+  constants.aliases = {{.name = "again", .parameter = "decoder"}};
+  const auto check = [&] {
+    write_tensor_file(written.path, tensors);
+    return check_model_file(format::WeightFile::open(written.path),
+                            written.fixture.model->parameters, constants);
+  };
+  CHECK_THAT(check(), testing::Names("again"));
+  tensors.back().value.flatten()[5] += 1;
+  CHECK_THAT(testing::message_of(base::ErrorKind::checkpoint, [&] { (void)check(); }),
+             testing::Names(written.path, "again", "decoder"));
+}
+
 TEST_CASE("A value that is not finite is found in any floating-point dtype") {
   const BdhFixture fixture(kSizes, at::kFloat);
   const param::ParameterSpecs& specs = fixture.model->parameters;
