@@ -51,7 +51,8 @@ constexpr SettingsCommand kSettingsCommands[] = {
      "compare this build's results with golden results of the reference implementation",
      "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] [flags]"},
     {"dtrain checkpoint export", Command::export_checkpoint, export_checkpoint,
-     "write the weights as one safetensors file with the reference's names and shapes"},
+     "write the weights as one safetensors file with the reference's names and shapes, or as a "
+     "folder in Hugging Face's format"},
     {"dtrain checkpoint import", Command::import_checkpoint, import_checkpoint,
      "write a checkpoint from a model file, for --init-from"},
     {"dtrain doctor", Command::doctor, run_doctor,

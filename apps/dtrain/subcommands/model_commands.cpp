@@ -17,7 +17,9 @@
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
+#include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/config/input/assign.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/config/schema/schema.h"
 #include "dtrain/data/split.h"
 #include "provenance.h"
@@ -89,6 +91,43 @@ void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
          error.message(), from.string());
   }
   base::log_info("also wrote {}, which generate needs next to the model", to.string());
+}
+
+void refuse_checkpoint_folder(const std::string& file) {
+  const fs::path folder = fs::path(file).parent_path();
+  if (!path_exists((folder / checkpoint::store::kManifestName).string())) return;
+  fail(ErrorKind::usage, "'{}' is in a checkpoint folder: name a file elsewhere", file);
+}
+
+void check_export_file(const config::ExportConfig& wanted) {
+  require_safetensors_name(wanted.file);
+  if (path_exists(wanted.file) && !wanted.overwrite) {
+    fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
+         wanted.file);
+  }
+  if (std::error_code error; path_exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
+    fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
+         wanted.file);
+  }
+  refuse_checkpoint_folder(wanted.file);
+}
+
+void check_export_folder(const config::ExportConfig& wanted) {
+  if (path_exists(wanted.file)) {
+    fail(ErrorKind::usage, "'{}' exists: name another folder", wanted.file);
+  }
+  if (fs::path(wanted.file).extension() == ".safetensors") {
+    fail(ErrorKind::usage,
+         "'{}': --format huggingface writes a folder; name one, or leave the flag out to write "
+         "this file",
+         wanted.file);
+  }
+  refuse_checkpoint_folder(wanted.file);
+}
+
+// Refuses models that Hugging Face's format lacks.
+void check_has_hugging_face(const checkpoint::format::Manifest& manifest) {
+  (void)config::hugging_face_config(config::from_json(manifest.config).model, {});
 }
 
 }  // namespace
@@ -176,27 +215,22 @@ int export_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage,
          "dtrain checkpoint export needs PATH FILE: a checkpoint, and the file to write");
   }
-  require_safetensors_name(wanted.file);
-  if (path_exists(wanted.file) && !wanted.overwrite) {
-    fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
-         wanted.file);
-  }
-  if (std::error_code error; path_exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
-    fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
-         wanted.file);
-  }
-  if (path_exists(
-          (fs::path(wanted.file).parent_path() / checkpoint::store::kManifestName).string())) {
-    fail(ErrorKind::usage, "'{}' is in a checkpoint folder: name a file elsewhere", wanted.file);
+  const bool is_folder = wanted.format == config::ExportFormat::huggingface;
+  if (is_folder) {
+    check_export_folder(wanted);
+  } else {
+    check_export_file(wanted);
   }
   const auto checkpoints = checkpoint::store::checkpoints_at(wanted.checkpoint);
   const std::string& path = checkpoints.front();
+  checkpoint::format::Manifest manifest;
   checkpoint::store::with_fallback_hint(checkpoints, [&] {
-    (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+    manifest = checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
   });
+  if (is_folder) check_has_hugging_face(manifest);
   warn(kCommand, *configured);
   const int status = RuntimeLibrary::open().run({kCommand, configured->config});
-  if (status == 0 && configured->env.rank == 0) copy_tokenizer(path, wanted.file);
+  if (status == 0 && configured->env.rank == 0 && !is_folder) copy_tokenizer(path, wanted.file);
   return status;
 }
 

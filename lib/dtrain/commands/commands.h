@@ -68,10 +68,11 @@ void generate(const config::Config& config, const Output& output);
 void evaluate(const config::Config& config, const Output& output);
 
 /// Exports a checkpoint, selected by config.exporting, as the model file that the run would write
-/// at its end. First verifies the weights' checksums. Passes one line to `output`.
+/// at its end, or as a folder in Hugging Face's format. First verifies the weights' checksums.
+/// Passes one line to `output`.
 ///
 /// Throws: Error{checkpoint} naming the file that is missing, damaged, of another model, or cannot
-///         be written.
+///         be written; Error{usage} if Hugging Face's format has no such model.
 void export_checkpoint(const config::Config& config, const Output& output);
 
 /// Imports config.importing's file as a checkpoint of step 0 without optimizer state, in float64 if

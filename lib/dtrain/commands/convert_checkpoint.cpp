@@ -14,6 +14,7 @@
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/commands/commands.h"
+#include "dtrain/commands/internal/hugging_face_export.h"
 #include "dtrain/commands/internal/opened_model.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
@@ -91,6 +92,15 @@ at::ScalarType saved_dtype(const model::Model& model, const store::Reader& reade
   return info == nullptr ? at::kFloat : checkpoint::scalar_type_of(info->dtype);
 }
 
+void export_model_file(store::Reader& reader, const config::ModelConfig& settings,
+                       const model::Model& model, at::ScalarType dtype, const std::string& file) {
+  const param::Arena arena = read_weights(reader, model, dtype);
+  format::Metadata metadata = train::tokenizer_metadata(train::saved_tokenizer(reader.path()));
+  metadata.emplace(train::kModelKey, train::describe(settings));
+  checkpoint::write_model_file(file, model.parameters, arena, train::exported_buffers(model),
+                               metadata);
+}
+
 }  // namespace
 
 void import_checkpoint(const config::Config& config, const Output& output) {
@@ -122,13 +132,18 @@ void export_checkpoint(const config::Config& config, const Output& output) {
   const at::ScalarType dtype = wanted.dtype == config::Dtype::automatic
                                    ? saved_dtype(*model, reader)
                                    : parallel::dtype_of(wanted.dtype);
-  const param::Arena arena = read_weights(reader, *model, dtype);
-  checkpoint::format::Metadata metadata =
-      train::tokenizer_metadata(train::saved_tokenizer(reader.path()));
-  metadata.emplace(train::kModelKey, train::describe(described));
-  checkpoint::write_model_file(wanted.file, model->parameters, arena,
-                               train::exported_buffers(*model), metadata);
-  output(fmt::format("{}: {} parameters of {}, step {}\n", wanted.file, model->num_elements(),
+  std::string target = wanted.file;
+  if (wanted.format == config::ExportFormat::huggingface) {
+    target = without_trailing_slashes(target);
+    export_hugging_face(reader, {.settings = described,
+                                 .model = *model,
+                                 .dtype = dtype,
+                                 .max_file_bytes = wanted.shard_size.count,
+                                 .folder = target});
+  } else {
+    export_model_file(reader, described, *model, dtype, target);
+  }
+  output(fmt::format("{}: {} parameters of {}, step {}\n", target, model->num_elements(),
                      reader.path(), reader.manifest().step));
 }
 

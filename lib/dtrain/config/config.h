@@ -176,9 +176,11 @@ struct GenerateConfig {
 };
 
 struct ExportConfig {
-  std::string checkpoint;          // checkpoint or run folder
-  std::string file;                // output
-  Dtype dtype = Dtype::automatic;  // automatic: the checkpoint's
+  std::string checkpoint;  // checkpoint or run folder
+  std::string file;        // output; a folder with format huggingface
+  ExportFormat format = ExportFormat::safetensors;
+  Dtype dtype = Dtype::automatic;                                 // automatic: the checkpoint's
+  ByteSize shard_size{.count = 5'000'000'000, .written = "5GB"};  // huggingface; 0: one file
   bool overwrite = false;
 };
 

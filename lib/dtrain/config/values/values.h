@@ -253,6 +253,8 @@ enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
 /// The reaction to a loss or gradient norm far above those of recent steps.
 enum class SpikeGuard { off, warn, skip };
+/// What `dtrain checkpoint export` writes.
+enum class ExportFormat { safetensors, huggingface };
 
 inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
                                          {"ddp", Strategy::ddp},
@@ -289,6 +291,8 @@ inline constexpr Choice kRoleDtypes[] = {{"auto", Dtype::automatic},
 inline constexpr std::span<const Choice> kDtypes = std::span(kRoleDtypes).subspan(1);
 inline constexpr Choice kExportDtypes[] = {kRoleDtypes[0], kRoleDtypes[1], kRoleDtypes[3],
                                            kRoleDtypes[4], kRoleDtypes[2]};
+inline constexpr Choice kExportFormats[] = {{"safetensors", ExportFormat::safetensors},
+                                            {"huggingface", ExportFormat::huggingface}};
 inline constexpr Choice kReductions[] = {
     {"auto", Reduction::automatic}, {"ordered", Reduction::ordered}, {"fast", Reduction::fast}};
 inline constexpr Choice kKernels[] = {
@@ -305,6 +309,7 @@ inline constexpr Choice kSpikeGuards[] = {
     {"off", SpikeGuard::off}, {"warn", SpikeGuard::warn}, {"skip", SpikeGuard::skip}};
 
 constexpr std::span<const Choice> choices_of(Strategy) { return kStrategies; }
+constexpr std::span<const Choice> choices_of(ExportFormat) { return kExportFormats; }
 constexpr std::span<const Choice> choices_of(DataAxisKind) { return kDataAxes; }
 constexpr std::span<const Choice> choices_of(FsdpSharding) { return kFsdpShardings; }
 constexpr std::span<const Choice> choices_of(Accumulation) { return kAccumulations; }

@@ -6,6 +6,12 @@ namespace {
 
 constexpr double kMaxTflops = 1e9;
 
+constexpr Requirement kHuggingFace{"without --format huggingface", [](const Config& c) {
+                                     return c.exporting.format == ExportFormat::huggingface;
+                                   }};
+constexpr Requirement kOneFile{"with --format huggingface: a folder is not replaced",
+                               [](const Config& c) { return !kHuggingFace.is_met(c); }};
+
 constexpr Setting kCommandsSettings[] = {
     {"generate.from", "--from", "PATH", "", "run folder, checkpoint, or model.safetensors",
      kGenerate | kEvaluate, FIELD(generate.from)},
@@ -36,12 +42,24 @@ constexpr Setting kCommandsSettings[] = {
 
     {"export.checkpoint", "PATH", "", "", "checkpoint, or run folder (its newest checkpoint)",
      kExport, FIELD(exporting.checkpoint)},
-    {"export.file", "FILE", "", "", "safetensors file to write", kExport, FIELD(exporting.file)},
+    {"export.file", "FILE", "", "",
+     "safetensors file to write, or folder with --format huggingface", kExport,
+     FIELD(exporting.file)},
+    {"export.format", "--format", "NAME", "",
+     "safetensors: one file with the reference's names; huggingface: a new folder, which "
+     "transformers loads",
+     kExport, FIELD(exporting.format), one_of(kExportFormats)},
     {"export.dtype", "--dtype", "NAME", "",
      "dtype of the weights in the file; auto: as in the checkpoint", kExport,
      FIELD(exporting.dtype), one_of(kExportDtypes)},
+    {"export.shard_size", "--shard-size", "SIZE", "",
+     "largest size of a safetensors file in the folder (500MB); a larger model is written as "
+     "shards with an index; 0: one file",
+     kExport, FIELD(exporting.shard_size),
+     syntax("a size: 5GB (of 1000), 4G or 4GiB (of 1024), or bytes; 0 for one file"),
+     kRequires<kHuggingFace>},
     {"export.overwrite", "--overwrite", "", "", "replace the file if it exists", kExport,
-     FIELD(exporting.overwrite)},
+     FIELD(exporting.overwrite), kRequires<kOneFile>},
 
     {"import.file", "FILE", "", "", "model weights: a safetensors or torch.save file", kImport,
      FIELD(importing.file)},
