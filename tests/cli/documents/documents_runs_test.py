@@ -11,6 +11,7 @@ Pages = pages_test([
     "docs/guide/evaluation.md",
     "docs/guide/generation.md",
     "docs/guide/habits.md",
+    "docs/guide/hugging_face.md",
     "docs/guide/memory.md",
     "docs/guide/views.md",
 ])

@@ -1,0 +1,237 @@
+"""Folders in Hugging Face's format: read by import, --init-from and --from, and written by export --format huggingface."""
+
+import json
+import struct
+import unittest
+
+from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DTRAIN, PYTHON, SOURCE, USAGE, FolderTest, final_model, launched, metrics_of, run
+from messages import assert_names
+from safetensors_file import read_model, write_model
+
+FIXTURES = SOURCE / "tests" / "hf"
+NAMES = ("llama", "llama3_tied", "qwen2", "qwen3")
+HUGGING_FACE = ("--format", "huggingface")
+
+
+def tensors_in(folder):
+    """Names -> (dtype, shape, bytes) of a folder, whole or in shards."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return read_model(folder / "model.safetensors")[0]
+    found = {}
+    for name, file in json.loads(index.read_text())["weight_map"].items():
+        found[name] = read_model(folder / file)[0][name]
+    return found
+
+
+def narrowed(tensors, dtype):
+    """The values of F32 tensors, rounded to nearest or for BF16 towards zero."""
+    def convert(data):
+        if dtype == "BF16":
+            return b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
+        count = len(data) // 4
+        return struct.pack(f"<{count}e", *struct.unpack(f"<{count}f", data))
+    return {name: (dtype, shape, convert(data)) for name, (_, shape, data) in tensors.items()}
+
+
+class HuggingFace(FolderTest):
+    def fixture(self, name, tensors=None, **keys):
+        """A copy of a fixture in one file; with other tensors, and other keys in its config.json."""
+        folder = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
+        folder.mkdir()
+        config = json.loads((FIXTURES / name / "config.json").read_text()) | keys
+        (folder / "config.json").write_text(json.dumps(config))
+        write_model(folder / "model.safetensors", tensors or tensors_in(FIXTURES / name), {"format": "pt"})
+        return folder
+
+    def tool(self, *arguments, status=0):
+        return run(DTRAIN, "checkpoint", *arguments, status=status)
+
+    def imported(self, folder):
+        checkpoint = self.folder / f"imported-{folder.name}"
+        self.tool("import", folder, checkpoint)
+        return checkpoint
+
+    def exported(self, checkpoint, *flags):
+        folder = self.folder / f"exported-{len(list(self.folder.iterdir()))}"
+        self.tool("export", checkpoint, folder, *HUGGING_FACE, *flags)
+        return folder
+
+    def train(self, name, *flags, ranks=1, status=0):
+        text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+        return run(*launched(ranks, "--data", text, "--seq-len", 16, "--global-batch", 4, "--steps", 2, "--threads", 1,
+                             *CONSTANT_RATE, "--checkpoint-every", 0, "--run-dir", self.folder / name, *flags), status=status)
+
+    def losses(self, name):
+        return [line["loss"] for line in metrics_of(self.folder / name) if "loss" in line]
+
+
+class InAndOut(HuggingFace):
+    def test_an_export_of_an_import_has_equal_bits_and_settings(self):
+        for name in NAMES:
+            with self.subTest(name):
+                folder = self.exported(self.imported(FIXTURES / name))
+                self.assertEqual(tensors_in(folder), tensors_in(FIXTURES / name))
+                self.assertEqual(sorted(path.name for path in folder.iterdir()),
+                                 ["config.json", "generation_config.json", "model.safetensors"])
+                ours, theirs = (json.loads((each / "config.json").read_text()) for each in (folder, FIXTURES / name))
+                for key in ("transformers_version", "layer_types", "max_window_layers", "pad_token_id"):
+                    theirs.pop(key, None)
+                self.assertEqual({key: ours[key] for key in theirs}, theirs)
+                self.assertEqual(read_model(folder / "model.safetensors")[1]["format"], "pt")
+
+    def test_narrow_files_are_read_exactly_and_written_on_request(self):
+        for dtype, ours in (("BF16", "bfloat16"), ("F16", "float16")):
+            narrow = narrowed(tensors_in(FIXTURES / "qwen2"), dtype)
+            checkpoint = self.imported(self.fixture("qwen2", narrow))
+            folder = self.exported(checkpoint, "--dtype", ours)
+            self.assertEqual(tensors_in(folder), narrow)
+            config = json.loads((folder / "config.json").read_text())
+            self.assertEqual((config["dtype"], config["torch_dtype"]), (ours, ours))
+            self.assertEqual({dtype for dtype, _, _ in tensors_in(self.exported(checkpoint)).values()}, {"F32"})
+
+    def test_shards_have_an_index_and_are_read_again(self):
+        checkpoint = self.imported(FIXTURES / "qwen3")
+        folder = self.exported(checkpoint, "--shard-size", "60kB")
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        expected = tensors_in(FIXTURES / "qwen3")
+        self.assertEqual(index["weight_map"].keys(), expected.keys())
+        self.assertEqual(index["metadata"]["total_size"], sum(len(data) for _, _, data in expected.values()))
+        files = sorted(set(index["weight_map"].values()))
+        self.assertGreater(len(files), 2)
+        self.assertEqual(files, [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))])
+        for file in files:
+            tensors, metadata = read_model(folder / file)
+            self.assertEqual(metadata["format"], "pt")
+            self.assertTrue(len(tensors) == 1 or sum(len(data) for _, _, data in tensors.values()) <= 60000)
+        self.assertEqual(tensors_in(self.exported(self.imported(folder), "--shard-size", 0)), expected)
+
+    def test_files_of_torch_are_read(self):
+        source = self.fixture("llama3_tied")
+        program = ("import pathlib, sys, torch\nfrom safetensors.torch import load_file\n"
+                   "folder = pathlib.Path(sys.argv[1])\nweights = load_file(folder / 'model.safetensors')\n"
+                   "weights['lm_head.weight'] = weights['model.embed_tokens.weight']\n"
+                   "torch.save(weights, folder / 'pytorch_model.bin')\n")
+        run(PYTHON, "-c", program, source)
+        (source / "model.safetensors").unlink()
+        self.assertEqual(tensors_in(self.exported(self.imported(source))), tensors_in(FIXTURES / "llama3_tied"))
+
+    def test_other_kinds_of_models_keep_their_settings(self):
+        linear = self.fixture("llama", rope_parameters=None, rope_theta=20000.0, rope_scaling={"type": "linear", "factor": 4.0})
+        config = json.loads((self.exported(self.imported(linear)) / "config.json").read_text())
+        self.assertEqual(config["rope_parameters"], {"rope_type": "linear", "factor": 4, "rope_theta": 20000})
+        mistral = self.fixture("llama", model_type="mistral", sliding_window=None)
+        folder = self.exported(self.imported(mistral))
+        self.assertEqual(tensors_in(folder), tensors_in(FIXTURES / "llama"))
+
+
+class Tensors(HuggingFace):
+    def test_a_repeated_head_of_a_tied_model_is_left_out(self):
+        tensors = tensors_in(FIXTURES / "qwen2")
+        repeated = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+        source = self.fixture("qwen2", repeated)
+        result = self.tool("import", source, self.folder / "checkpoint")
+        assert_names(result.stderr, "lm_head.weight")
+        self.assertEqual(tensors_in(self.exported(self.folder / "checkpoint")), tensors)
+
+    def test_another_head_of_a_tied_model_is_refused(self):
+        tensors = tensors_in(FIXTURES / "qwen2")
+        dtype, shape, data = tensors["model.embed_tokens.weight"]
+        source = self.fixture("qwen2", tensors | {"lm_head.weight": (dtype, shape, data[:-4] + struct.pack("<f", 7))})
+        for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source)):
+            self.refused(words, "lm_head.weight", "model.embed_tokens.weight", status=CHECKPOINT)
+
+    def test_frequencies_of_older_files_are_ignored(self):
+        tensors = tensors_in(FIXTURES / "llama")
+        frequencies = ("F32", [4], struct.pack("<4f", 1, 2, 3, 4))
+        older = tensors | {"model.layers.1.self_attn.rotary_emb.inv_freq": frequencies, "model.rotary_emb.inv_freq": frequencies}
+        self.assertEqual(tensors_in(self.exported(self.imported(self.fixture("llama", older)))), tensors)
+
+    def test_tensors_that_are_missing_unknown_or_misshapen_are_refused_by_name(self):
+        tensors = tensors_in(FIXTURES / "llama")
+        missing = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+        unknown = tensors | {"model.layers.0.self_attn.q_proj.bias": ("F32", [48], bytes(192))}
+        for source, name in ((self.fixture("llama", missing), "lm_head.weight"),
+                             (self.fixture("llama", unknown), "model.layers.0.self_attn.q_proj.bias"),
+                             (self.fixture("llama", num_key_value_heads=3), "model.layers.0.self_attn.k_proj.weight")):
+            self.refused(("checkpoint", "import", source, self.folder / "checkpoint"), name, status=CHECKPOINT)
+
+
+class Training(HuggingFace):
+    def test_the_architecture_comes_from_the_folder(self):
+        for name in ("llama", "llama3_tied", "qwen2", "qwen3"):
+            with self.subTest(name):
+                self.train(f"direct-{name}", "--init-from", FIXTURES / name)
+                self.train(f"imported-run-{name}", "--init-from", self.imported(FIXTURES / name))
+                self.assertEqual(self.losses(f"direct-{name}"), self.losses(f"imported-run-{name}"))
+                self.assertEqual(len(self.losses(f"direct-{name}")), 2)
+
+    def test_ranks_read_their_parts(self):
+        self.train("one", "--init-from", FIXTURES / "qwen3")
+        for strategy in ("fsdp", "tp"):
+            self.train(strategy, "--init-from", FIXTURES / "qwen3", "--strategy", strategy, ranks=2)
+            for ours, theirs in zip(self.losses(strategy), self.losses("one")):
+                self.assertAlmostEqual(ours, theirs, delta=1e-4)
+
+    def test_flags_that_contradict_the_folder_are_refused(self):
+        text = self.write("text.txt", "In the beginning " * 40)
+        words = ("--data", text, "--run-dir", self.folder / "run", "--init-from", FIXTURES / "llama")
+        for flag, ours, theirs in (("--kv-heads", 3, 2), ("--rope-theta", 500, 10000), ("--layers", 3, 2), ("--model", "bdh", "llama")):
+            self.refused((*words, flag, ours), flag, ours, theirs)
+
+    def test_a_trained_llama_is_exported(self):
+        self.train("run", "--init-from", FIXTURES / "llama3_tied")
+        folder = self.exported(self.folder / "run")
+        final = read_model(final_model(self.folder / "run"))[0]
+        self.assertEqual(tensors_in(folder), final)
+        self.assertNotEqual(final, tensors_in(FIXTURES / "llama3_tied"))
+        self.assertEqual({name: tensor[1] for name, tensor in final.items()},
+                         {name: tensor[1] for name, tensor in tensors_in(FIXTURES / "llama3_tied").items()})
+
+    def test_generate_and_evaluate_read_a_folder(self):
+        text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+        again = self.exported(self.imported(FIXTURES / "qwen2"))
+        for command in (("generate", "--prompt", "In", "--max-tokens", 8, "--temperature", 0), ("evaluate", "--data", text, "--seq-len", 16)):
+            outputs = {run(DTRAIN, *command, "--from", model).stdout for model in (FIXTURES / "qwen2", again)}
+            self.assertEqual(len(outputs), 1, outputs)
+
+
+class Refusals(HuggingFace):
+    def test_arithmetic_that_dtrain_lacks_is_refused_by_every_command(self):
+        source = self.fixture("llama", rope_parameters={"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0})
+        text = self.write("text.txt", "In the beginning " * 40)
+        for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source),
+                      ("--data", text, "--run-dir", self.folder / "run", "--init-from", source)):
+            self.refused(words, source / "config.json", "rope_parameters.rope_type", "yarn", status=CHECKPOINT)
+        self.assertFalse((self.folder / "checkpoint").exists())
+
+    def test_weights_without_their_config_are_refused(self):
+        source = self.fixture("llama")
+        (source / "config.json").unlink()
+        self.refused(("checkpoint", "import", source, self.folder / "checkpoint"), "config.json", status=CHECKPOINT)
+
+    def test_an_existing_folder_is_never_replaced(self):
+        checkpoint = self.imported(FIXTURES / "llama")
+        taken = self.folder / "taken"
+        taken.mkdir()
+        for flags in ((), ("--overwrite",)):
+            self.refused(("checkpoint", "export", checkpoint, taken, *HUGGING_FACE, *flags), taken)
+        self.assertEqual(list(taken.iterdir()), [])
+
+    def test_a_model_without_such_a_format_is_refused(self):
+        self.train("run", "--layers", 1, "--width", 8, "--heads", 1, "--neurons", 4)
+        self.refused(("checkpoint", "export", self.folder / "run", self.folder / "out", *HUGGING_FACE), "--format", "bdh", "llama")
+
+    def test_a_failed_export_leaves_nothing(self):
+        tensors = tensors_in(FIXTURES / "llama")
+        dtype, shape, data = tensors["model.norm.weight"]
+        large = tensors | {"model.norm.weight": (dtype, shape, struct.pack("<f", 1e6) + data[4:])}
+        checkpoint = self.imported(self.fixture("llama", large))
+        before = sorted(self.folder.iterdir())
+        self.refused(("checkpoint", "export", checkpoint, self.folder / "out", *HUGGING_FACE, "--dtype", "float16"),
+                     "model.model.norm.weight", status=CHECKPOINT)
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+
+if __name__ == "__main__":
+    unittest.main()
