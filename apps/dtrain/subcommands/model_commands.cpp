@@ -170,7 +170,7 @@ int run_verify(const config::CommandLine& command_line) {
   const auto configured = configure(command_line);
   if (!configured) return 0;
   const config::VerifyConfig& verify = configured->config.verify;
-  if (verify.golden.empty()) {
+  if (verify.golden.empty() && verify.hugging_face.empty()) {
     fail(ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
   }
   open_for("--golden", [&] { (void)checkpoint::format::SafetensorsFile::open(verify.golden); });

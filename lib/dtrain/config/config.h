@@ -192,6 +192,9 @@ struct ImportConfig {
 
 struct VerifyConfig {
   std::string golden;
+  std::string hugging_face;  // folder
+  std::string expected;      // of the folder's model
+  std::string text;          // of the folder's trajectory
   std::string trajectory;
   std::string name;
 };

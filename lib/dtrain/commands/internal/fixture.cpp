@@ -173,20 +173,6 @@ std::map<std::string, double> read_noise(const std::string& path) {
   }
 }
 
-TokenRows rows_at(const data::TokenFile& text, const std::vector<std::int64_t>& offsets,
-                  std::int64_t length) {
-  const auto rows = static_cast<std::int64_t>(offsets.size());
-  const auto options = at::TensorOptions().dtype(at::kLong);
-  TokenRows result{at::empty({rows, length}, options), at::empty({rows, length}, options)};
-  for (std::size_t r = 0; r < offsets.size(); ++r) {
-    const auto begin = static_cast<std::int64_t>(r) * length;
-    const auto count = static_cast<std::size_t>(length);
-    text.copy(offsets[r], {result.inputs.mutable_data_ptr<std::int64_t>() + begin, count});
-    text.copy(offsets[r] + 1, {result.targets.mutable_data_ptr<std::int64_t>() + begin, count});
-  }
-  return result;
-}
-
 config::TrainConfig optimizer_of(const nlohmann::json& json) {
   config::TrainConfig train;
   train.lr = json.at("lr").get<double>();
@@ -235,6 +221,20 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
 }
 
 }  // namespace
+
+TokenRows rows_at(const data::TokenFile& text, const std::vector<std::int64_t>& offsets,
+                  std::int64_t length) {
+  const auto rows = static_cast<std::int64_t>(offsets.size());
+  const auto options = at::TensorOptions().dtype(at::kLong);
+  TokenRows result{at::empty({rows, length}, options), at::empty({rows, length}, options)};
+  for (std::size_t r = 0; r < offsets.size(); ++r) {
+    const auto begin = static_cast<std::int64_t>(r) * length;
+    const auto count = static_cast<std::size_t>(length);
+    text.copy(offsets[r], {result.inputs.mutable_data_ptr<std::int64_t>() + begin, count});
+    text.copy(offsets[r] + 1, {result.targets.mutable_data_ptr<std::int64_t>() + begin, count});
+  }
+  return result;
+}
 
 Fixture read_fixture(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);

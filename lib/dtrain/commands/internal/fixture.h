@@ -5,10 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dtrain/config/config.h"
+#include "dtrain/data/tokens/token_file.h"
 
 namespace dtrain::commands {
 
@@ -31,6 +33,8 @@ struct Fixture {
   /// The reference's own rounding noise, relative to the largest element, by check name; empty if
   /// the folder's meta.json has no entry for this fixture.
   std::map<std::string, double> noise;
+  /// The largest relative error of one step in float32; not given: that of the reference's fixtures.
+  std::optional<double> tolerance = {};
 };
 
 /// Reads and validates a fixture: one model, one batch, tokens within the vocabulary.
@@ -39,6 +43,12 @@ struct Fixture {
 ///         dtype or shape, or contains a token outside the vocabulary.
 [[nodiscard]] Fixture read_fixture(const std::string& path);
 
+/// The tokens that a trained model generates greedily.
+struct GreedyTokens {
+  std::vector<std::int64_t> prompt;
+  std::vector<std::int64_t> all;  ///< prompt included
+};
+
 /// A short training run and its expected results.
 struct Trajectory {
   config::TrainConfig train;  ///< optimizer settings and number of steps
@@ -46,9 +56,10 @@ struct Trajectory {
   std::vector<double> loss;
   std::vector<double> loss_fp64;
   std::vector<double> grad_norm_fp64;
-  std::map<std::string, double> final_l2_fp64;  ///< by exported name
-  TokenRows final_batch;
+  std::map<std::string, double> final_l2_fp64;  ///< by exported name; empty if unknown
+  TokenRows final_batch;                        ///< undefined tensors if there is none
   double final_loss = 0;
+  std::optional<GreedyTokens> greedy = {};  ///< after a float32 run
   double noise = 0;  ///< largest absolute difference of losses between fp32 runs of the reference
 };
 
@@ -56,5 +67,11 @@ struct Trajectory {
 ///
 /// Throws: Error{data} naming the file and the missing entry.
 [[nodiscard]] Trajectory read_trajectory(const std::string& path, const std::string& name);
+
+/// Returns rows of `length` tokens of a text and their successors, from each offset on.
+///
+/// Throws: Error{data} if an offset is outside the text.
+[[nodiscard]] TokenRows rows_at(const data::TokenFile& text,
+                                const std::vector<std::int64_t>& offsets, std::int64_t length);
 
 }  // namespace dtrain::commands

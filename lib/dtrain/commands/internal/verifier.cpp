@@ -14,9 +14,11 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/commands/internal/fixture.h"
+#include "dtrain/commands/internal/hugging_face_fixture.h"
 #include "dtrain/config/values/layout.h"
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/metrics_file.h"
+#include "dtrain/model/family.h"
 
 namespace dtrain::commands {
 namespace {
@@ -111,6 +113,7 @@ class Verifier {
 
   void check_batch();
   void check_trajectory(const Trajectory& trajectory);
+  void check_hugging_face(const Trajectory& trajectory);
   void load_weights();
   // world: all ranks.
   [[nodiscard]] std::vector<Check> agreed_checks(comm::ProcessGroup& world) const;
@@ -128,6 +131,8 @@ class Verifier {
   void check_activations(const std::map<std::string, at::Tensor>& found, const RowAssignment& deal);
   [[nodiscard]] at::Tensor slice_like(const at::Tensor& found, at::Tensor expected) const;
   void check_gradients();
+  [[nodiscard]] std::vector<parallel::StepResult> train(const Trajectory& trajectory);
+  void check_greedy(const GreedyTokens& expected);
   void check_final_weights(const Trajectory& trajectory);
   /// Returns whether the dtype has 16 bits.
   [[nodiscard]] bool is_low() const {
@@ -155,6 +160,7 @@ double Verifier::one_step_tolerance(const std::string& name) const {
   // sqrt(r). A wrong constant factor exceeds that.
   if (is_low() && name.starts_with("grad.")) return std::sqrt(kLowRoundings * unit_roundoff());
   if (is_low()) return kLowRoundings * unit_roundoff();
+  if (fixture_.tolerance) return *fixture_.tolerance;
   const auto noise = fixture_.noise.find(name);
   return noise == fixture_.noise.end() ? kOneStepTolerance
                                        : std::max(kOneStepTolerance, kNoiseFactor * noise->second);
@@ -243,14 +249,66 @@ void Verifier::check_gradients() {
   });
 }
 
-void Verifier::check_trajectory(const Trajectory& trajectory) {
+std::vector<parallel::StepResult> Verifier::train(const Trajectory& trajectory) {
   std::vector<parallel::StepResult> found;
   for (const TokenRows& rows : trajectory.steps) {
     const auto batches = deal(rows, config_.verify.trajectory).batches(rows);
     found.push_back(step(batches, {.max_norm = trajectory.train.grad_clip,
                                    .learning_rate = trajectory.train.lr.value()}));
   }
-  check_trajectory_errors(trajectory, found);
+  return found;
+}
+
+// Errors are relative: the losses and norms of another program, in the run's own dtype.
+void Verifier::check_hugging_face(const Trajectory& trajectory) {
+  const bool is_float64 = config_.machine.dtype == config::Dtype::float64;
+  const HuggingFaceTolerance tolerances;
+  const double tolerance = is_float64 ? tolerances.float64
+                           : is_low() ? tolerances.float32 + 2 * unit_roundoff()
+                                      : tolerances.float32;
+  const std::vector<double>& losses = is_float64 ? trajectory.loss_fp64 : trajectory.loss;
+  double loss_error = 0;
+  double norm_error = 0;
+  const auto largest = [](double a, double b) {
+    return std::fmax(a, std::isnan(b) ? INFINITY : b);
+  };
+  const std::vector<parallel::StepResult> found = train(trajectory);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    loss_error = largest(loss_error, relative_error(found[i].loss.mean(), losses[i]));
+    norm_error =
+        largest(norm_error, relative_error(found[i].grad_norm, trajectory.grad_norm_fp64[i]));
+  }
+  add("trajectory.loss", loss_error, tolerance);
+  // A norm sums squares of errors that the mean of losses averages out.
+  add("trajectory.grad_norm", norm_error, 10 * tolerance);
+  if (trajectory.greedy && !is_low()) check_greedy(*trajectory.greedy);
+}
+
+// Counts tokens that differ, up to the first position where the two best logits are so close that
+// rounding may decide.
+void Verifier::check_greedy(const GreedyTokens& expected) {
+  constexpr double kNearTie = 1e-4;
+  const param::ParameterSpecs& specs = model_.parameters;
+  param::Arena weights(param::ArenaLayout(specs), engine_.precision().master,
+                       param::private_memory);
+  engine_.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    const at::NoGradGuard no_grad;
+    weights.view(id).copy_(values);
+  });
+  const auto generator = model::family_of(config_.model).make_generator(config_.model, weights);
+  double different = 0;
+  for (std::size_t i = 0; i + 1 < expected.all.size(); ++i) {
+    const at::Tensor& logits = generator->step(expected.all[i]);
+    if (i + 1 < expected.prompt.size()) continue;
+    const auto [best, tokens] = logits.topk(2);
+    if ((best[0] - best[1]).item<double>() < kNearTie) break;
+    if (tokens[0].item<std::int64_t>() != expected.all[i + 1]) ++different;
+  }
+  add("greedy.different_tokens", different, 0);
+}
+
+void Verifier::check_trajectory(const Trajectory& trajectory) {
+  check_trajectory_errors(trajectory, train(trajectory));
   check_final_weights(trajectory);
   const auto batches =
       deal(trajectory.final_batch, config_.verify.trajectory).batches(trajectory.final_batch);
@@ -333,7 +391,9 @@ bool Verification::passed() const {
 }
 
 std::string Verification::to_json(const config::Config& config) const {
-  nlohmann::ordered_json json{{"golden", config.verify.golden},
+  const bool is_golden = config.verify.hugging_face.empty();
+  nlohmann::ordered_json json{{is_golden ? "golden" : "huggingface",
+                               is_golden ? config.verify.golden : config.verify.hugging_face},
                               {"strategy", text_of(config.layout.strategy)}};
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   for (const mesh::Axis axis : mesh::kAxes) json[name_of(axis)] = mesh[axis];
@@ -349,12 +409,20 @@ std::string Verification::to_json(const config::Config& config) const {
 }
 
 Verification verify(const config::Config& config, std::shared_ptr<comm::World> world) {
-  const Fixture fixture = read_fixture(config.verify.golden);
+  const bool is_hugging_face = !config.verify.hugging_face.empty();
+  std::optional<Trajectory> trajectory;
+  Fixture fixture;
+  if (is_hugging_face) {
+    HuggingFaceFixture read = read_hugging_face_fixture(config.verify);
+    fixture = std::move(read.fixture);
+    trajectory = std::move(read.trajectory);
+  } else {
+    fixture = read_fixture(config.verify.golden);
+  }
   config::Config resolved = config;
   resolved.model = fixture.model;
   resolved.data.seq_len = fixture.batch.inputs.size(1);
-  std::optional<Trajectory> trajectory;
-  if (!config.verify.trajectory.empty()) {
+  if (!is_hugging_face && !config.verify.trajectory.empty()) {
     if (fixture.model.vocab < 256) {
       base::fail(base::ErrorKind::usage,
                  "{}: the vocabulary is {}, but a trajectory's text is bytes and needs 256; leave "
@@ -362,14 +430,18 @@ Verification verify(const config::Config& config, std::shared_ptr<comm::World> w
                  fixture.path, fixture.model.vocab);
     }
     trajectory = read_trajectory(config.verify.trajectory, config.verify.name);
-    resolved.train = trajectory->train;
   }
+  if (trajectory) resolved.train = trajectory->train;
   job::Job job(resolved, std::move(world));
   job.world().close_rendezvous();  // all groups are made
   Verifier verifier(job.engine(), job.groups(), job.whole_model(), resolved, fixture);
   verifier.load_weights();
   verifier.check_batch();
-  if (trajectory) verifier.check_trajectory(*trajectory);
+  if (is_hugging_face) {
+    verifier.check_hugging_face(*trajectory);
+  } else if (trajectory) {
+    verifier.check_trajectory(*trajectory);
+  }
   return {verifier.agreed_checks(job.world().control())};
 }
 

@@ -216,6 +216,25 @@ void resolve_attention(Config& config) {
   attention = {.kind = kind, .chunk = chunk};
 }
 
+void check_verified(const VerifyConfig& verify) {
+  if (verify.trajectory.empty() != verify.name.empty()) {
+    fail(ErrorKind::usage, "--trajectory and --name require each other: give both or neither");
+  }
+  const bool has_all =
+      !verify.expected.empty() && !verify.trajectory.empty() && !verify.text.empty();
+  if (!verify.hugging_face.empty() && !has_all) {
+    fail(ErrorKind::usage,
+         "--huggingface {} needs --expected FILE, --trajectory FILE, --name NAME and --text FILE",
+         verify.hugging_face);
+  }
+  if (verify.hugging_face.empty() && !(verify.expected.empty() && verify.text.empty())) {
+    fail(ErrorKind::usage, "--expected and --text need --huggingface FOLDER");
+  }
+  if (!verify.hugging_face.empty() && !verify.golden.empty()) {
+    fail(ErrorKind::usage, "--golden and --huggingface exclude each other: give one of them");
+  }
+}
+
 }  // namespace
 
 double default_learning_rate(std::int64_t width) {
@@ -297,10 +316,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   if (!config.generate.prompt.empty() && !config.generate.prompt_file.empty()) {
     fail(ErrorKind::usage, "--prompt and --prompt-file exclude each other: give one of them");
   }
-  if (command == Command::verify &&
-      config.verify.trajectory.empty() != config.verify.name.empty()) {
-    fail(ErrorKind::usage, "--trajectory and --name require each other: give both or neither");
-  }
+  if (command == Command::verify) check_verified(config.verify);
   return config;
 }
 

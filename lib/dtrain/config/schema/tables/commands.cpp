@@ -35,6 +35,15 @@ constexpr Setting kCommandsSettings[] = {
 
     {"verify.golden", "--golden", "FILE", "", "fixture: weights, batch and expected results",
      kVerify, FIELD(verify.golden)},
+    {"verify.hugging_face", "--huggingface", "FOLDER", "",
+     "model in Hugging Face's format, compared with --expected and --trajectory instead of "
+     "--golden",
+     kVerify, FIELD(verify.hugging_face)},
+    {"verify.expected", "--expected", "FILE", "",
+     "logits and gradients of the --huggingface model, safetensors", kVerify,
+     FIELD(verify.expected)},
+    {"verify.text", "--text", "FILE", "", "text of the --huggingface model's trajectory, as bytes",
+     kVerify, FIELD(verify.text)},
     {"verify.trajectory", "--trajectory", "FILE", "", "expected AdamW losses, JSON", kVerify,
      FIELD(verify.trajectory)},
     {"verify.name", "--name", "NAME", "", "entry of the trajectory file", kVerify,
