@@ -171,9 +171,13 @@ int run_verify(const config::CommandLine& command_line) {
   if (!configured) return 0;
   const config::VerifyConfig& verify = configured->config.verify;
   if (verify.golden.empty() && verify.hugging_face.empty()) {
-    fail(ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
+    fail(ErrorKind::usage,
+         "--golden or --huggingface is missing: name a fixture, as in tests/golden or tests/hf");
   }
-  open_for("--golden", [&] { (void)checkpoint::format::SafetensorsFile::open(verify.golden); });
+  const bool is_golden = verify.hugging_face.empty();
+  open_for(is_golden ? "--golden" : "--expected", [&] {
+    (void)checkpoint::format::SafetensorsFile::open(is_golden ? verify.golden : verify.expected);
+  });
   if (!verify.trajectory.empty()) {
     (void)base::InputFile::open(
         verify.trajectory,

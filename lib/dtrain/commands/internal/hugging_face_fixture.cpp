@@ -46,7 +46,6 @@ config::TrainConfig optimizer_of(const nlohmann::json& json, std::int64_t steps)
   return train;
 }
 
-// loss: of the run in float32.
 Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
                  const config::ModelConfig& model) {
   const auto& run = json.at("models").at(verify.name);
@@ -100,11 +99,11 @@ config::ModelConfig model_in(const std::string& folder) {
 }  // namespace
 
 HuggingFaceFixture read_hugging_face_fixture(const config::VerifyConfig& verify) {
-  HuggingFaceFixture read_in{.fixture = {.path = verify.hugging_face,
-                                         .model = model_in(verify.hugging_face),
-                                         .tolerance = HuggingFaceTolerance().float32},
-                             .trajectory = {}};
+  HuggingFaceFixture read_in;
   Fixture& fixture = read_in.fixture;
+  fixture.path = verify.hugging_face;
+  fixture.model = model_in(verify.hugging_face);
+  fixture.tolerance = HuggingFaceTolerance().float32;
   read_in.trajectory = read(verify, fixture.model);
   fixture.batch = read_in.trajectory.steps.front();
   fixture.loss = read_in.trajectory.loss.front();
