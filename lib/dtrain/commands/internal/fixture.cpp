@@ -173,18 +173,6 @@ std::map<std::string, double> read_noise(const std::string& path) {
   }
 }
 
-config::TrainConfig optimizer_of(const nlohmann::json& json) {
-  config::TrainConfig train;
-  train.lr = json.at("lr").get<double>();
-  train.weight_decay = json.at("weight_decay").get<double>();
-  train.beta1 = json.at("betas").at(0).get<double>();
-  train.beta2 = json.at("betas").at(1).get<double>();
-  train.eps = json.at("eps").get<double>();
-  train.grad_clip = json.at("clip").is_null() ? 0.0 : json.at("clip").get<double>();
-  train.steps = json.at("steps").get<std::int64_t>();
-  return train;
-}
-
 Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
                             const std::string& name) {
   const auto& run = json.at("runs").at(name);
@@ -192,7 +180,9 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
   const auto text =
       data::TokenFile::open((folder / json.at("text").get<std::string>()).string(), 256);
   Trajectory trajectory;
-  trajectory.train = optimizer_of(json);
+  trajectory.train = adamw_of(json);
+  trajectory.train.grad_clip = json.at("clip").is_null() ? 0.0 : json.at("clip").get<double>();
+  trajectory.train.steps = json.at("steps").get<std::int64_t>();
   for (const auto& offsets : json.at("offsets")) {
     trajectory.steps.push_back(
         rows_at(text, offsets.get<std::vector<std::int64_t>>(), json.at("T").get<std::int64_t>()));
@@ -221,6 +211,16 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
 }
 
 }  // namespace
+
+config::TrainConfig adamw_of(const nlohmann::json& json) {
+  config::TrainConfig train;
+  train.lr = json.at("lr").get<double>();
+  train.weight_decay = json.at("weight_decay").get<double>();
+  train.beta1 = json.at("betas").at(0).get<double>();
+  train.beta2 = json.at("betas").at(1).get<double>();
+  train.eps = json.at("eps").get<double>();
+  return train;
+}
 
 TokenRows rows_at(const data::TokenFile& text, const std::vector<std::int64_t>& offsets,
                   std::int64_t length) {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,7 +52,8 @@ struct GreedyTokens {
 
 /// A short training run and its expected results.
 struct Trajectory {
-  config::TrainConfig train;  ///< optimizer settings and number of steps
+  config::TrainConfig train;      ///< optimizer settings and number of steps
+  bool clips_as_pytorch = false;  ///< by PyTorch's clip_grad_norm_
   std::vector<TokenRows> steps;
   std::vector<double> loss;
   std::vector<double> loss_fp64;
@@ -67,6 +69,9 @@ struct Trajectory {
 ///
 /// Throws: Error{data} naming the file and the missing entry.
 [[nodiscard]] Trajectory read_trajectory(const std::string& path, const std::string& name);
+
+/// Returns AdamW's settings from the keys lr, weight_decay, betas and eps.
+[[nodiscard]] config::TrainConfig adamw_of(const nlohmann::json& json);
 
 /// Returns rows of `length` tokens of a text and their successors, from each offset on.
 ///

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/config/hugging_face/config_file.h"
@@ -34,29 +35,19 @@ at::Tensor tensor_in(const WeightFile& file, const std::string& name,
   return checkpoint::to_tensor(*found);
 }
 
-config::TrainConfig optimizer_of(const nlohmann::json& json, std::int64_t steps) {
-  config::TrainConfig train;
-  train.lr = json.at("lr").get<double>();
-  train.weight_decay = json.at("weight_decay").get<double>();
-  train.beta1 = json.at("betas").at(0).get<double>();
-  train.beta2 = json.at("betas").at(1).get<double>();
-  train.eps = json.at("eps").get<double>();
-  train.grad_clip = json.at("grad_clip").get<double>();
-  train.steps = steps;
-  return train;
-}
-
 Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
                  const config::ModelConfig& model) {
   const auto& run = json.at("models").at(verify.name);
   const auto length = json.at("length").get<std::int64_t>();
   const auto text = data::TokenFile::open(verify.text, model.vocab);
   Trajectory trajectory;
+  trajectory.clips_as_pytorch = true;
   for (const auto& offsets : run.at("offsets")) {
     trajectory.steps.push_back(rows_at(text, offsets.get<std::vector<std::int64_t>>(), length));
   }
-  trajectory.train =
-      optimizer_of(json.at("optimizer"), static_cast<std::int64_t>(trajectory.steps.size()));
+  trajectory.train = adamw_of(json.at("optimizer"));
+  trajectory.train.grad_clip = json.at("optimizer").at("grad_clip").get<double>();
+  trajectory.train.steps = static_cast<std::int64_t>(trajectory.steps.size());
   trajectory.loss = run.at("fp32").at("losses").get<std::vector<double>>();
   trajectory.loss_fp64 = run.at("fp64").at("losses").get<std::vector<double>>();
   trajectory.grad_norm_fp64 = run.at("fp64").at("grad_norms").get<std::vector<double>>();

@@ -173,6 +173,16 @@ double Verifier::trajectory_tolerance(double of_float32) const {
   return config_.machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
 }
 
+// PyTorch's clip_grad_norm_ divides by the norm plus 1e-6, and so ends below the limit that dtrain
+// meets. In float64 that difference exceeds all rounding.
+double max_norm_at(const Trajectory& trajectory, std::size_t step) {
+  constexpr double kPyTorchEpsilon = 1e-6;
+  const double limit = trajectory.train.grad_clip;
+  if (!trajectory.clips_as_pytorch) return limit;
+  const double norm = trajectory.grad_norm_fp64[step];
+  return norm > limit ? limit * norm / (norm + kPyTorchEpsilon) : limit;
+}
+
 // Repeats a step whose gradients overflow in float16, at half the scale, since the reference skips no
 // step.
 parallel::StepResult Verifier::step(const std::vector<data::Batch>& batches,
@@ -251,9 +261,10 @@ void Verifier::check_gradients() {
 
 std::vector<parallel::StepResult> Verifier::train(const Trajectory& trajectory) {
   std::vector<parallel::StepResult> found;
-  for (const TokenRows& rows : trajectory.steps) {
-    const auto batches = deal(rows, config_.verify.trajectory).batches(rows);
-    found.push_back(step(batches, {.max_norm = trajectory.train.grad_clip,
+  for (std::size_t i = 0; i < trajectory.steps.size(); ++i) {
+    const auto batches =
+        deal(trajectory.steps[i], config_.verify.trajectory).batches(trajectory.steps[i]);
+    found.push_back(step(batches, {.max_norm = max_norm_at(trajectory, i),
                                    .learning_rate = trajectory.train.lr.value()}));
   }
   return found;

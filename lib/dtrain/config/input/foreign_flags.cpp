@@ -136,7 +136,7 @@ constexpr ForeignFlags kForeignFlags[] = {
      "experiment-name checkpoint-dir dump-folder default-root-dir workdir results-dir",
      "run.dir"},
     {"data-path dataset dataset-path dataset-name train-data train-data-path train-file input "
-     "input-bin data-dir train text",
+     "input-bin data-dir train",
      "data.train"},
     {"data-cache-path", "", "omit it: the order of samples is computed, not stored"},
     {"ckpt-dir", "", "omit it: --run-dir names the run folder, --init-from the initial weights"},
