@@ -72,7 +72,8 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
       result.checks.begin(), result.checks.end(),
       [](const Check& a, const Check& b) { return a.error / a.tolerance < b.error / b.tolerance; });
   base::fail(base::ErrorKind::numerics, "{}: {} differs by {:.3g}, beyond the tolerance {:.3g}",
-             config.verify.golden + config.verify.hugging_face, worst->name, worst->error, worst->tolerance);
+             config.verify.golden + config.verify.hugging_face, worst->name, worst->error,
+             worst->tolerance);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ Pages = pages_test([
     "docs/guide/data.md",
     "docs/guide/evaluation.md",
     "docs/guide/generation.md",
+    "docs/guide/families.md",
     "docs/guide/habits.md",
     "docs/guide/hugging_face.md",
     "docs/guide/memory.md",

@@ -240,7 +240,7 @@ class RefusalTest(DtrunTest):
                 (("--version=0",), '--version: found "0"'),
                 *((("--log-size-limit", size, "--", "true"), f"--log-size-limit: found '{size}'") for size in ("5X", "-1", "many")),
                 (("--emulate-nodes", "2", "--master-port", "5000", "--", "true"), "--master-port"),
-                (("--standalone", "--nnodes", "2", "--node-rank", "0", "--master-addr", "localhost", "--", "true"), "--nnodes 2"),
+                (("--standalone", "--nnodes", "2", "--node-rank", "0", "--master-addr", "localhost", "--", "true"), "--nnodes is 2"),
                 (("--emulate-nodes", "1", "--", "true"), "from 2"),
         ):
             with self.subTest(arguments=arguments):

@@ -204,7 +204,7 @@ class Plan(FolderTest):
 
 MODEL = ("--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--threads", "1")
 AUTO = ("--strategy", "auto")
-CHOICE = re.compile(r"--strategy auto [a-z ]*(--strategy .*?): [\d.]+ m?s ")
+CHOICE = re.compile(r"--strategy auto [a-z ]*(--strategy .*?): predicted [\d.]+ m?s ")
 KEPT = re.compile(r"--strategy auto [a-z ]* run\b")
 
 

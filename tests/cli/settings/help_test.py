@@ -65,7 +65,10 @@ FOREIGN = {
     "dtrun": "--gpus --num_nodes --hostfile --local_rank=0",
     "dtrun -n RANKS": "--ngpus --n_gpus --nproc_per_node",
     "final/model.safetensors": "--push_to_hub",
-    "help model": "--num-key-value-heads --layernorm-epsilon --bias --rope_theta",
+    "--kv-heads": "--num-key-value-heads",
+    "--norm-eps": "--layernorm-epsilon",
+    "--tie-embeddings": "--tie-word-embeddings",
+    "help model": "--num-experts --rotary-percent --bias --lora_r",
     "": "--ema --shuffle --pin-memory --workers --data-cache-path --nodes_unknown_flag --checkpoint.enable_checkpoint_interval --validation.freq",
 }
 
@@ -97,7 +100,7 @@ class Help(unittest.TestCase):
             self.assertIn(part, width)
         self.assertEqual(help_of("help", "width"), width)
         self.assertEqual(help_of("help", "min_lr"), help_of("help", "--min-lr"))
-        self.assertIn("bdh", help_of("help", "heads"))
+        self.assertIn("bdh", help_of("help", "neurons"))
         for name, commands in (("layers", "train, doctor, plan"), ("run-dir", "train, doctor, plan"), ("prompt", "generate")):
             self.assertRegex(help_of("help", name), f"used by +{commands}\n")
         self.assertRegex(help_of("--help"), r"\(default: bdh; choices: bdh\)")
