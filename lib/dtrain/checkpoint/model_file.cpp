@@ -158,8 +158,8 @@ void check_aliases(const WeightFile& file, const SortedTensors& contents) {
       continue;
     }
     base::fail(ErrorKind::checkpoint,
-               "model file '{}': tensor '{}' differs from '{}', which this model uses in its "
-               "place; remove it from the file, or give the settings of a model with both",
+               "model file '{}': tensor '{}' differs from '{}', but this model uses only the "
+               "latter; remove the former from the file, or give the settings of a model with both",
                file.path(), found->name, alias->parameter);
   }
 }

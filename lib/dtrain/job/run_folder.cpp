@@ -188,9 +188,9 @@ void RunFolder::check_is_new() const {
   if (checkpoint.empty()) return;
   base::fail(
       ErrorKind::usage,
-      "--resume auto: {} records checkpoint {}, but {} holds none: restore it, or use another "
-      "folder (with --resume and a checkpoint, to resume from that), or start over with "
-      "--overwrite instead of --resume auto",
+      "--resume auto: {} records checkpoint {}, but {} holds no checkpoint: restore the recorded "
+      "one, or use another folder (with --resume CHECKPOINT to resume from a checkpoint), or start "
+      "over with --overwrite instead of --resume auto",
       path, checkpoint, checkpoints_);
 }
 

@@ -1,4 +1,5 @@
-// Offload memory: storage outside compute memory for values that are needed once per step.
+// Offload memory: storage for values that are needed once per step, outside compute memory (the
+// memory of the device that computes the step).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,7 @@ namespace dtrain::report {
 
 using Json = nlohmann::ordered_json;
 
-/// The known values of a figure, in order of steps. Values keep every bit and need not be finite.
+/// The known values of a metric, in order of steps. Values keep every bit and need not be finite.
 struct Curve {
   std::vector<std::int64_t> steps = {};
   std::vector<double> values = {};
@@ -26,7 +26,7 @@ struct Curve {
 struct RunRecord {
   std::string folder;
   std::string name;  ///< the folder's name; unique after make_names_unique()
-  /// Figures of steps and evaluations, by key of metrics.jsonl.
+  /// Metrics of steps and evaluations, by key of metrics.jsonl.
   std::map<std::string, Curve, std::less<>> curves = {};
   /// For each value of "val_loss", the evaluated sequences; empty if unknown.
   std::vector<std::string> evaluated_data = {};
@@ -70,7 +70,7 @@ void make_names_unique(std::vector<RunRecord>& runs);
 inline constexpr std::string_view kCsvMark = "run,step";
 
 /// Returns comma-separated values: a header, and one line for each step of each run. A line has the
-/// run's name, the step, and a column for each figure of any run, empty if unknown. Numbers keep
+/// run's name, the step, and a column for each metric of any run, empty if unknown. Numbers keep
 /// every bit.
 [[nodiscard]] std::string csv_of(const std::vector<RunRecord>& runs);
 

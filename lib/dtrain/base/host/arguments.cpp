@@ -72,8 +72,7 @@ bool is_unknown_with_one_dash(const CLI::App& app, const std::string& word) {
 // CLI11 ends a subcommand at "++" and drops the word.
 void refuse_plus_signs(const CLI::App& app, const std::string& word) {
   if (word != "++" || app.get_parent() == nullptr) return;
-  fail(ErrorKind::usage, "{}unexpected word \"++\": a file of this name is given as ./++",
-       prefix_of(app));
+  fail(ErrorKind::usage, "{}unexpected word \"++\"; to name a file ++, write ./++", prefix_of(app));
 }
 
 bool takes_words(const CLI::App& app) {

@@ -1,5 +1,5 @@
-// Converts between model settings and Hugging Face's config.json, for every family that has such
-// models.
+// Converts between model settings and Hugging Face's config.json, for every family with models in
+// Hugging Face's format.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace dtrain::config {
 
-/// Reads the model settings from a folder's config.json; nothing if there is none, or if it is not
-/// Hugging Face's: it has no model_type, or that of a family that dtrain knows by its tensors alone.
+/// Reads the model settings from a folder's config.json. Returns nothing if there is no such file,
+/// or if it is not Hugging Face's: model_type is missing, or is a family of dtrain without a
+/// Hugging Face format. dtrain recognises models of such a family by their tensors alone.
 ///
 /// Throws: Error{checkpoint} naming the file and the key: not JSON, an unknown model_type, a value
 ///         of another type, a missing key, or one that requests arithmetic that dtrain does not

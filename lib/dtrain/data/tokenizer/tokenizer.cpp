@@ -68,8 +68,9 @@ std::string identity_of(TokenizerKind kind, std::string_view model) {
 std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text,
                                         std::string_view name) {
   if (tokenizer.kind() != TokenizerKind::bytes && invalid_utf8_at(text)) {
-    base::fail(base::ErrorKind::data, "{} is not UTF-8, which the model's tokenizer needs: byte {}",
-               name, *invalid_utf8_at(text));
+    base::fail(base::ErrorKind::data,
+               "{} is not UTF-8 at byte {}, but the model's tokenizer needs UTF-8", name,
+               *invalid_utf8_at(text));
   }
   std::vector<std::uint32_t> tokens;
   if (text.empty() && tokenizer.end_of_document()) {

@@ -56,8 +56,8 @@ base::Descriptor take_listener(const base::StoreSockets& store) {
   base::Descriptor listener(is_open && listens != 0 ? listener_fd : -1);
   if (listener.get() >= 0 && net::port_of(listener) == store.port) return listener;
   fail(ErrorKind::usage,
-       "DTRUN_STORE_LISTENER_FD: found {}, not the socket that listens at port {} "
-       "(DTRUN_STORE_PORT); keep that descriptor open in the program that starts dtrain, or unset "
+       "DTRUN_STORE_LISTENER_FD: found {}, but it must be the socket that listens at port {} "
+       "(DTRUN_STORE_PORT); keep that socket open in the program that starts dtrain, or unset "
        "both variables on all ranks",
        listener_fd < 0 ? "nothing" : fmt::format("descriptor {}", listener_fd), store.port);
 }

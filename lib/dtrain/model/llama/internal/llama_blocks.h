@@ -11,7 +11,7 @@
 
 namespace dtrain::model::llama {
 
-/// ids (B, T) -> embed[ids] (B, T, D). Reports act.embed.
+/// ids (B, T) -> embed[ids] (B, T, D). Reports the result as act.embed (BlockContext::report).
 class LlamaEmbedding final : public Block {
  public:
   LlamaEmbedding(const LlamaSlice& slice, param::ParameterId embed) : slice_(slice), ids_{embed} {}
