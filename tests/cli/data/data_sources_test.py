@@ -347,7 +347,7 @@ class OtherTrainers(Sources):
     def test_an_assumed_vocabulary_is_reported_with_the_highest_token(self):
         letters = self.write("letters.bin", little([i % 65 for i in range(400)]))
         result = self.dtrain("data", "prepare", letters, "--output", "a.dtok")
-        self.assertRegex(result.stderr, r"\A[^\n]*a\.dtok: vocabulary 50257 [^\n]* 64;[^\n]* --vocab N, at least 65\n\Z")
+        self.assertRegex(result.stderr, r"\A[^\n]*a\.dtok: assumed vocabulary 50257, [^\n]* 64;[^\n]* --vocab N, at least 65\n\Z")
         result = self.dtrain("data", "prepare", letters, "--vocab", 65, "--output", "b.dtok")
         self.assertEqual(result.stderr, "")
         result = self.dtrain("data", "prepare", self.write("full.bin", llm_c([50256, 1, 2])), "--output", "c.dtok")

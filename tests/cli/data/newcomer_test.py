@@ -142,7 +142,7 @@ class Values(Case):
         for words in ("schedule --pp 4 --microbatches 0", "schedule --microbatches 4 --pp 0"):
             self.refused(words, "dtrain schedule", words.split()[-2], "found 0")
         self.refused("data prepare book.txt --output t.dtok --threads 0", "dtrain data prepare", "--threads", "found 0")
-        for words, *names in (("--pp 4", "--microbatches"), ("--stages 3", "--stages"), ("--pp 1000 --microbatches 1000", "forwards"),
+        for words, *names in (("--pp 4", "--microbatches"), ("--stages 3", "--stages"), ("--pp 1000 --microbatches 1000", "forward passes"),
                               ("--schedule-pp interleaved:2 --pp 4 --microbatches 6", "--schedule-pp interleaved:2", "--pp 4", "6", "4 or 8"),
                               ("--schedule-pp interleaved --pp 4 --microbatches 8", "--schedule-pp", '"interleaved"', "interleaved:V")):
             self.refused("schedule " + words, *names)
