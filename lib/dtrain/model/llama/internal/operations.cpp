@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
@@ -96,6 +97,20 @@ class RotateHalves : public torch::autograd::Function<RotateHalves> {
   }
 };
 
+// MKL's cos and sin select their code path in the first call of a process. If several threads make
+// that call, one of them can get a low-accuracy path, and the table's errors would last for the run.
+// So the first calls are made here, on a few elements and thus on one thread, while other ranks
+// wait.
+void warm_up_vector_math() {
+  static const bool are_made = [] {
+    const at::Tensor few = at::ones({8}, at::kFloat);
+    (void)few.cos();
+    (void)few.sin();
+    return true;
+  }();
+  (void)are_made;
+}
+
 // Source: Llama 3's release; a linear blend between the two limits.
 at::Tensor scaled_as_llama3(const at::Tensor& frequencies,
                             const config::llama::RopeSettings& rope) {
@@ -135,6 +150,7 @@ at::Tensor rotary_frequencies(const config::llama::RopeSettings& rope, std::int6
 
 RotaryTable rotary_table(const at::Tensor& frequencies, std::int64_t begin, std::int64_t end,
                          const at::TensorOptions& options) {
+  warm_up_vector_math();
   const at::Tensor angles = at::outer(at::arange(begin, end, at::kFloat), frequencies);
   return {.cosine = angles.cos().to(options), .sine = angles.sin().to(options)};
 }
@@ -144,9 +160,10 @@ at::Tensor rotate_halves(const at::Tensor& x, const RotaryTable& table) {
 }
 
 const RotaryTable& RotaryTables::table(std::int64_t length, const at::TensorOptions& options) {
-  if (!table_.cosine.defined() || table_.cosine.size(0) != length) {
-    table_ = rotary_table(rotary_frequencies(rope_, head_dim_), 0, length, options);
-  }
+  const at::Tensor& cosine = table_.cosine;
+  const bool fits = cosine.defined() && cosine.size(0) == length &&
+                    cosine.dtype() == options.dtype() && cosine.device() == options.device();
+  if (!fits) table_ = rotary_table(rotary_frequencies(rope_, head_dim_), 0, length, options);
   return table_;
 }
 
