@@ -74,7 +74,8 @@ at::Tensor LlamaGenerator::attend(const LayerParameters& ids, Cache& cache, cons
   const at::Tensor keys = cache.keys.narrow(1, 0, position_ + 1);
   const at::Tensor values = cache.values.narrow(1, 0, position_ + 1);
   const double scale = 1 / std::sqrt(static_cast<double>(sizes_.head_dim));
-  const at::Tensor scores = widened(at::bmm(grouped, keys.mT())).mul(scale);  // (K, H/K, position)
+  // Scaled before the product, which may exceed float16's range.
+  const at::Tensor scores = widened(at::bmm(grouped.mul(scale), keys.mT()));  // (K, H/K, position)
   const at::Tensor attended = at::bmm(at::softmax(scores, -1).to(values.scalar_type()), values);
   const at::Tensor bias = ids.output_bias ? read(*ids.output_bias) : at::Tensor();
   return at::linear(attended.reshape({-1}), read(ids.output), bias);
