@@ -184,7 +184,14 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
   memory.forward = memory.saved + memory.output + row + dropped;
   memory.forward_without_graph =
       std::max(2 * row + 3 * hidden, 2 * row + 3 * query + 2 * key + repeated_keys);
-  memory.backward = memory.saved + 2 * row + std::max(3 * hidden, 3 * query + repeated_keys);
+  // A weight's gradient lives until it is added. Of a weight that every rank holds whole, there are
+  // two copies while it is summed over ranks.
+  const std::int64_t weight =
+      std::max(slice_.intermediate, slice_.heads * sizes.head_dim) * sizes.width * low;
+  const std::int64_t summed =
+      slice_.splits_kv ? 0 : sizes.kv_heads * sizes.head_dim * sizes.width * (low + wide);
+  memory.backward = memory.saved + 2 * row +
+                    std::max({3 * hidden, 3 * query + repeated_keys, hidden + weight, summed});
   return memory;
 }
 
