@@ -153,7 +153,7 @@ void WeightFile::add_file(const std::string& path) {
   refuse_foreign_format(file);
   const SafetensorsFile& added = safetensors_.emplace_back(SafetensorsFile::parse(std::move(file)));
   tensors_.insert(tensors_.end(), added.tensors().begin(), added.tensors().end());
-  if (path == path_) metadata_ = added.metadata();
+  if (metadata_.empty()) metadata_ = added.metadata();
 }
 
 void WeightFile::add_torch_file(base::MappedFile file) {

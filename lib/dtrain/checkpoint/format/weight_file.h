@@ -31,7 +31,8 @@ class WeightFile {
   [[nodiscard]] std::span<const TensorView> tensors() const noexcept { return tensors_; }
   /// Null if there is no tensor of that name.
   [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
-  /// The metadata of a safetensors file; empty for other formats.
+  /// The metadata of a safetensors file, or of an index's first shard that has any; empty for other
+  /// formats.
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Phrases that describe dropped tensors and name prefixes, for a message.
