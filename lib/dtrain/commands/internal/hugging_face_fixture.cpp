@@ -45,6 +45,10 @@ Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
   for (const auto& offsets : run.at("offsets")) {
     trajectory.steps.push_back(rows_at(text, offsets.get<std::vector<std::int64_t>>(), length));
   }
+  if (trajectory.steps.empty()) {
+    base::fail(base::ErrorKind::data, "{}: model '{}' has no steps; check --trajectory",
+               verify.trajectory, verify.name);
+  }
   trajectory.train = adamw_of(json.at("optimizer"));
   trajectory.train.grad_clip = json.at("optimizer").at("grad_clip").get<double>();
   trajectory.train.steps = static_cast<std::int64_t>(trajectory.steps.size());
