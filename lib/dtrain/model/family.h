@@ -105,9 +105,11 @@ class Family {
   [[nodiscard]] virtual std::int64_t max_positions(const config::ModelConfig& config) const = 0;
   /// Memory of a generator besides the weights, which have this dtype; 0 if negligible.
   ///
+  /// positions: of the sequence, prompt included.
   /// Units: bytes.
   [[nodiscard]] virtual std::int64_t generator_bytes(const config::ModelConfig& /*config*/,
-                                                     at::ScalarType /*dtype*/) const {
+                                                     at::ScalarType /*dtype*/,
+                                                     std::int64_t /*positions*/) const {
     return 0;
   }
   /// weights: the parameters in the order of make(); shared, not copied, and must not change during

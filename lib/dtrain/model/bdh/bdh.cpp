@@ -259,7 +259,8 @@ class BdhFamily final : public Family {
   std::int64_t max_positions(const ModelConfig& /*config*/) const override { return kMaxPositions; }
 
   // The states of all levels in BdhRecurrent, in at least float32.
-  std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {
+  std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype,
+                               std::int64_t /*positions*/) const override {
     const BdhSizes sizes = sizes_of(config);
     const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
     return param::bytes_of(config.layers * sizes.all_neurons() * sizes.width, wide);

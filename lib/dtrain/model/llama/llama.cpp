@@ -177,11 +177,12 @@ class LlamaFamily final : public Family {
     return config::llama::settings_of(config).max_positions;
   }
 
-  // The cache at its largest.
-  std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {
+  // The cache, which has grown to up to twice the positions.
+  std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype,
+                               std::int64_t positions) const override {
     const LlamaSizes sizes = sizes_of(config);
-    return param::bytes_of(
-        2 * sizes.layers * sizes.kv_heads * sizes.head_dim * max_positions(config), dtype);
+    const std::int64_t capacity = std::min(max_positions(config), 2 * positions);
+    return param::bytes_of(2 * sizes.layers * sizes.kv_heads * sizes.head_dim * capacity, dtype);
   }
 
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
