@@ -122,7 +122,8 @@ void check_export_folder(const config::ExportConfig& wanted) {
          "this file",
          wanted.file);
   }
-  refuse_checkpoint_folder(wanted.file);
+  // Without a trailing slash, after which the folder would be its own parent.
+  refuse_checkpoint_folder((fs::path(wanted.file) / "").parent_path().string());
 }
 
 // Refuses models that Hugging Face's format lacks.

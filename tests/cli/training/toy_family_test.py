@@ -68,7 +68,7 @@ class Settings(FolderTest):
         self.assertIn("unknown flag --toy-hidden", run(DTRAIN, "--toy-hidden", "8", status=USAGE).stderr)
 
     def test_settings_of_another_family_have_no_effect_and_are_not_saved(self):
-        self.assertEqual(run(TOY, *MODEL, "--heads", "2", "--print-config").stdout, run(TOY, *MODEL, "--print-config").stdout)
+        self.assertEqual(run(TOY, *MODEL, "--neurons", "64", "--print-config").stdout, run(TOY, *MODEL, "--print-config").stdout)
         error = run(front_end_alone(self.folder, TOY), *WORK, "--heads", "2", "--run-dir", self.folder / "run", status=42).stderr
         assert_names(error, "warning", "--heads", "--model toy")
 
