@@ -69,8 +69,8 @@ class Settings(FolderTest):
 
     def test_settings_of_another_family_have_no_effect_and_are_not_saved(self):
         self.assertEqual(run(TOY, *MODEL, "--neurons", "64", "--print-config").stdout, run(TOY, *MODEL, "--print-config").stdout)
-        error = run(front_end_alone(self.folder, TOY), *WORK, "--heads", "2", "--run-dir", self.folder / "run", status=42).stderr
-        assert_names(error, "warning", "--heads", "--model toy")
+        error = run(front_end_alone(self.folder, TOY), *WORK, "--neurons", "64", "--run-dir", self.folder / "run", status=42).stderr
+        assert_names(error, "warning", "--neurons", "--model toy")
 
     def test_a_resumed_run_may_not_change_them(self):
         run_dir = shutil.copytree(trained("one"), self.folder / "run")
