@@ -351,7 +351,7 @@ class OtherTrainers(Sources):
         result = self.dtrain("data", "prepare", letters, "--vocab", 65, "--output", "b.dtok")
         self.assertEqual(result.stderr, "")
         result = self.dtrain("data", "prepare", self.write("full.bin", llm_c([50256, 1, 2])), "--output", "c.dtok")
-        self.assertRegex(result.stderr, r"\A[^\n]*vocabulary 50257 [^\n]* 50256\n\Z")
+        self.assertRegex(result.stderr, r"\A[^\n]*c\.dtok: assumed vocabulary 50257, [^\n]* 50256\n\Z")
         self.assertEqual(self.dtrain("data", "prepare", self.write("t", TEXT), "--output", "d.dtok").stderr, "")
 
     def test_errors_name_the_cause_and_leave_no_files(self):

@@ -226,7 +226,7 @@ class AutoStrategy(FolderTest):
         text = self.train(2, "--steps", "12", "--run-dir", "run")
         chosen = CHOICE.search(text)
         self.assertTrue(chosen, text)
-        self.assertRegex(text, r"; --strategy .* of \d+ .*[\d.]+ m?s; ")
+        self.assertRegex(text, r"; next best: --strategy .* \(of \d+ layouts\), [\d.]+ m?s per step; ")
         saved = self.configuration()
         flags = dict(zip(chosen[1].split()[::2], chosen[1].split()[1::2]))
         self.assertEqual(saved["layout"]["strategy"], flags["--strategy"])
