@@ -16,6 +16,7 @@
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/internal/hugging_face_export.h"
 #include "dtrain/commands/internal/opened_model.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_file.h"
@@ -96,7 +97,7 @@ void export_model_file(store::Reader& reader, const config::ModelConfig& setting
                        const model::Model& model, at::ScalarType dtype, const std::string& file) {
   const param::Arena arena = read_weights(reader, model, dtype);
   format::Metadata metadata = train::tokenizer_metadata(train::saved_tokenizer(reader.path()));
-  metadata.emplace(train::kModelKey, train::describe(settings));
+  metadata.emplace(train::kModelKey, config::model_to_json(settings));
   checkpoint::write_model_file(file, model.parameters, arena, train::exported_buffers(model),
                                metadata);
 }
@@ -114,7 +115,7 @@ void import_checkpoint(const config::Config& config, const Output& output) {
   checkpoint::check_finite(state, wanted.file);
   format::Manifest manifest;
   manifest.run = store::new_start_id();
-  manifest.config = fmt::format(R"({{"model": {}}})", train::describe(described));
+  manifest.config = fmt::format(R"({{"model": {}}})", config::model_to_json(described));
   const std::string folder = without_trailing_slashes(wanted.checkpoint);
   write_checkpoint(folder, checkpoint::bytes_of(state), std::move(manifest));
   output(fmt::format("{}: {} parameters of {}\n", folder, model->num_elements(), wanted.file));

@@ -10,6 +10,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/path_kind.h"
+#include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/input/file.h"
 #include "dtrain/config/values/data_mixture.h"
@@ -128,6 +129,18 @@ Config from_json(std::string_view text) {
   Config config;
   apply_saved_settings(text, "configuration", config);
   return config;
+}
+
+std::string model_to_json(const ModelConfig& model) {
+  Config config;
+  config.model = model;
+  return json_of(Command::train, config).at("model").dump();
+}
+
+ModelConfig model_from_json(std::string_view json) {
+  ModelConfig model = from_json(fmt::format(R"({{"model": {}}})", json)).model;
+  family_of(model).check(model);
+  return model;
 }
 
 std::string to_request(const Request& request) {

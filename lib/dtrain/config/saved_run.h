@@ -76,6 +76,14 @@ struct SavedRun {
 /// Throws: Error{usage} as for a configuration file.
 [[nodiscard]] Config from_json(std::string_view text);
 
+/// Returns the model's settings as a JSON object in one line.
+[[nodiscard]] std::string model_to_json(const ModelConfig& model);
+
+/// The inverse of model_to_json. Checks ranges, and the settings against each other.
+///
+/// Throws: Error{usage} as for a configuration file.
+[[nodiscard]] ModelConfig model_from_json(std::string_view json);
+
 /// The front end's request to libdtrain.so (runtime.h).
 struct Request {
   Command command = Command::train;

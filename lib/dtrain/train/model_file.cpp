@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <vector>
@@ -78,7 +77,7 @@ std::optional<base::StorageError> try_to_write(const TrainContext& context,
     base::Disk(ErrorKind::checkpoint).make_folder(base::parent_folder(path));
     checkpoint::format::Metadata metadata =
         tokenizer_metadata(context.split.train.tokenized_file().tokenizer());
-    metadata.emplace(kModelKey, describe(context.config.model));
+    metadata.emplace(kModelKey, config::model_to_json(context.config.model));
     writer.emplace(path, context.model.parameters, context.engine.precision().master, buffers,
                    metadata);
   });
@@ -108,23 +107,6 @@ ModelConfig model_by_shapes(const WeightFile& file, const model::UserHints& hint
 
 }  // namespace
 
-std::string describe(const ModelConfig& model) {
-  config::Config config;
-  config.model = model;
-  const auto json = nlohmann::ordered_json::parse(to_json(config::Command::train, config));
-  return json.at("model").dump();
-}
-
-ModelConfig parse_description(std::string_view json, const std::string& origin) {
-  try {
-    const ModelConfig model = config::from_json(fmt::format(R"({{"model": {}}})", json)).model;
-    config::family_of(model).check(model);
-    return model;
-  } catch (const base::Error& error) {
-    base::fail(ErrorKind::checkpoint, "{}: {}", origin, error.what());
-  }
-}
-
 std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model) {
   std::vector<checkpoint::NamedTensor> buffers;
   for (const model::ExportedBuffer& buffer : model.buffers) {
@@ -150,8 +132,9 @@ model::TensorShapes tensor_shapes(const std::string& path, std::span<const Tenso
 
 ModelConfig recognised_model(const model::TensorShapes& tensors, const model::UserHints& hints) {
   // Round trip through text, since parsing checks the ranges.
-  return parse_description(describe(model::recognise(tensors, hints)),
-                           fmt::format("model file '{}': bad shapes", tensors.path));
+  return checkpoint::store::parse_description(
+      config::model_to_json(model::recognise(tensors, hints)),
+      fmt::format("model file '{}': bad shapes", tensors.path));
 }
 
 ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {

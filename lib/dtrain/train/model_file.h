@@ -21,18 +21,8 @@
 
 namespace dtrain::train {
 
-/// The metadata key under which a model file stores the result of describe().
+/// The metadata key under which a model file stores the result of config::model_to_json().
 using checkpoint::store::kModelKey;
-
-/// Returns the model's settings as a JSON object in one line.
-[[nodiscard]] std::string describe(const config::ModelConfig& model);
-
-/// The inverse of describe(); validates the settings.
-///
-/// origin: names the text's source in messages.
-/// Throws: Error{checkpoint} naming `origin` and the problem.
-[[nodiscard]] config::ModelConfig parse_description(std::string_view json,
-                                                    const std::string& origin);
 
 /// Returns the names, without `prefix`, and shapes of the tensors whose names start with `prefix`.
 ///

@@ -2,11 +2,20 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::checkpoint::store {
+
+/// As config::model_from_json, for the text of a model file or checkpoint.
+///
+/// origin: names the text's source in messages.
+/// Throws: Error{checkpoint} naming `origin` and the problem.
+[[nodiscard]] config::ModelConfig parse_description(std::string_view json,
+                                                    const std::string& origin);
 
 /// Returns the model settings in the file's metadata (kModelKey), or else those in a config.json of
 /// Hugging Face beside it; nothing if neither describes the model.

@@ -15,6 +15,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
+#include "dtrain/checkpoint/store/described_model.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/model/family.h"
@@ -154,7 +155,7 @@ store::Reader open_newest_weights(const std::string& run_dir) {
 config::ModelConfig model_of(const store::Reader& reader) {
   const auto config = nlohmann::ordered_json::parse(reader.manifest().config);
   const auto model = config.value("model", nlohmann::ordered_json::object());
-  return train::parse_description(model.dump(),
+  return store::parse_description(model.dump(),
                                   fmt::format("checkpoint '{}': bad configuration", reader.path()));
 }
 

@@ -65,15 +65,6 @@ auto as_checkpoint_error(const std::string& path, F f) {
   }
 }
 
-// Checks ranges and consistency as for settings of a file.
-ModelConfig checked(const ModelConfig& model) {
-  Config config;
-  config.model = model;
-  ModelConfig parsed = from_json(to_json(Command::train, config)).model;
-  family_of(parsed).check(parsed);
-  return parsed;
-}
-
 Json tokens_json(const ExportedWeights& weights) {
   Json json{{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr}};
   if (weights.end_token) json["eos_token_id"] = *weights.end_token;
@@ -95,7 +86,8 @@ std::optional<ModelConfig> hugging_face_model_in(const std::string& folder) {
     const auto type = HuggingFaceKeys(config, path).text(kModelType);
     if (!type) return std::nullopt;
     const HuggingFaceFormat* const format = format_of(*type);
-    if (format != nullptr) return checked(format->model_of(config, path));
+    // The round trip checks ranges and consistency as for settings of a file.
+    if (format != nullptr) return model_from_json(model_to_json(format->model_of(config, path)));
     if (std::ranges::find(families(), *type, &Family::name) != families().end()) {
       return std::nullopt;
     }
