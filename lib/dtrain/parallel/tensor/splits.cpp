@@ -3,12 +3,12 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/model/vector_math.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -134,25 +134,12 @@ LocalTokens local_tokens(const at::Tensor& tokens, std::int64_t first, std::int6
   return {.is_absent = is_absent, .index = index.masked_fill(is_absent, 0)};
 }
 
-// MKL's vector exp and log select their code path in the first call of a process. If two threads
-// make that call concurrently, one of them can get a low-accuracy path. So the first calls are made
-// here, on a few elements and thus on one thread, while other ranks wait.
-void warm_up_vector_math() {
-  static const bool are_made = [] {
-    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-      (void)at::ones({8}, at::TensorOptions().dtype(dtype)).exp_().log_();
-    }
-    return true;
-  }();
-  (void)are_made;
-}
-
 class SplitCrossEntropy : public torch::autograd::Function<SplitCrossEntropy> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
                             const at::Tensor& targets, std::int64_t group_address,
                             std::int64_t first) {
-    warm_up_vector_math();
+    model::warm_up_vector_math();
     auto& group = *reinterpret_cast<comm::ProcessGroup*>(group_address);
     const at::Tensor largest = logits.amax(1);  // (rows)
     group.all_reduce(largest, comm::ReduceOp::max).wait();

@@ -5,7 +5,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
@@ -17,6 +16,7 @@
 #include <numbers>
 
 #include "dtrain/model/tensor_axis.h"
+#include "dtrain/model/vector_math.h"
 
 namespace dtrain::model::llama {
 namespace {
@@ -96,20 +96,6 @@ class RotateHalves : public torch::autograd::Function<RotateHalves> {
             at::Tensor()};
   }
 };
-
-// MKL's cos and sin select their code path in the first call of a process. If several threads make
-// that call, one of them can get a low-accuracy path, and the table's errors would last for the run.
-// So the first calls are made here, on a few elements and thus on one thread, while other ranks
-// wait.
-void warm_up_vector_math() {
-  static const bool are_made = [] {
-    const at::Tensor few = at::ones({8}, at::kFloat);
-    (void)few.cos();
-    (void)few.sin();
-    return true;
-  }();
-  (void)are_made;
-}
 
 // Source: Llama 3's release; a linear blend between the two limits.
 at::Tensor scaled_as_llama3(const at::Tensor& frequencies,
