@@ -46,8 +46,9 @@ std::optional<std::string> tokenizer_of_run(const std::string& checkpoint) {
   return base::content_of(path, kTokenizer);
 }
 
+// tokenizer: its identity; empty if unknown.
 void write_weights(store::Reader& reader, const HuggingFaceExport& exported,
-                   const std::string& folder) {
+                   const std::string& folder, const std::string& tokenizer) {
   checkpoint::ReaderSource source(reader);
   const auto read = [&](const param::ParameterSpec& spec) {
     at::Tensor values = at::empty(spec.shape, at::TensorOptions().dtype(exported.dtype));
@@ -59,7 +60,6 @@ void write_weights(store::Reader& reader, const HuggingFaceExport& exported,
     checkpoint::check_finite({piece}, reader.path());
     return values;
   };
-  const std::string tokenizer = train::saved_tokenizer(reader.path());
   checkpoint::write_hugging_face_weights(folder, exported.model.parameters,
                                          {.dtype = exported.dtype,
                                           .max_file_bytes = exported.max_file_bytes,
@@ -73,13 +73,15 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
     base::write_atomically((fs::path(folder) / name).string(), ErrorKind::checkpoint, text);
   };
   config::ExportedWeights weights{.dtype = dtype_named_as(exported.dtype)};
+  std::string identity;
   if (const auto tokenizer = tokenizer_of_run(reader.path())) {
+    identity = data::identity_of(data::TokenizerKind::sentencepiece, *tokenizer);
     weights.end_token = data::open_tokenizer(*tokenizer, reader.path())->end_of_document();
     write(fs::path(job::RunFolder::tokenizer_file(folder)).filename().string(), *tokenizer);
   }
   write("config.json", config::hugging_face_config(exported.settings, weights));
   write("generation_config.json", config::hugging_face_generation_config(weights));
-  write_weights(reader, exported, folder);
+  write_weights(reader, exported, folder, identity);
 }
 
 }  // namespace
