@@ -256,15 +256,21 @@ Fixture read_fixture(const std::string& path) {
   return fixture;
 }
 
-Trajectory read_trajectory(const std::string& path, const std::string& name) {
+Trajectory read_json(const std::string& path, const std::string& name,
+                     const std::function<Trajectory(const nlohmann::json&)>& parse) {
   std::ifstream file(path);
   if (!file) base::fail(base::ErrorKind::data, "{}: cannot be read; check --trajectory", path);
   try {
-    return parse_trajectory(nlohmann::json::parse(file), path, name);
+    return parse(nlohmann::json::parse(file));
   } catch (const nlohmann::json::exception& error) {
     base::fail(base::ErrorKind::data, "{}: no usable trajectory '{}' ({}); check --name", path,
                name, error.what());
   }
+}
+
+Trajectory read_trajectory(const std::string& path, const std::string& name) {
+  return read_json(path, name,
+                   [&](const nlohmann::json& json) { return parse_trajectory(json, path, name); });
 }
 
 }  // namespace dtrain::commands

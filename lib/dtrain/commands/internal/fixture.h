@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -69,6 +70,12 @@ struct Trajectory {
 ///
 /// Throws: Error{data} naming the file and the missing entry.
 [[nodiscard]] Trajectory read_trajectory(const std::string& path, const std::string& name);
+
+/// Reads a JSON file and passes it to `parse`.
+///
+/// Throws: Error{data} naming the file, and the trajectory `name` if it cannot be parsed.
+[[nodiscard]] Trajectory read_json(const std::string& path, const std::string& name,
+                                   const std::function<Trajectory(const nlohmann::json&)>& parse);
 
 /// Returns AdamW's settings from the keys lr, weight_decay, betas and eps.
 [[nodiscard]] config::TrainConfig adamw_of(const nlohmann::json& json);

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "dtrain/base/error.h"
@@ -67,19 +66,6 @@ Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
   return trajectory;
 }
 
-Trajectory read(const config::VerifyConfig& verify, const config::ModelConfig& model) {
-  std::ifstream file(verify.trajectory);
-  if (!file) {
-    base::fail(base::ErrorKind::data, "{}: cannot be read; check --trajectory", verify.trajectory);
-  }
-  try {
-    return parse(nlohmann::json::parse(file), verify, model);
-  } catch (const nlohmann::json::exception& error) {
-    base::fail(base::ErrorKind::data, "{}: no usable trajectory '{}' ({}); check --name",
-               verify.trajectory, verify.name, error.what());
-  }
-}
-
 config::ModelConfig model_in(const std::string& folder) {
   std::optional<config::ModelConfig> model = config::hugging_face_model_in(folder);
   if (!model) {
@@ -99,7 +85,9 @@ HuggingFaceFixture read_hugging_face_fixture(const config::VerifyConfig& verify)
   fixture.path = verify.hugging_face;
   fixture.model = model_in(verify.hugging_face);
   fixture.tolerance = HuggingFaceTolerance().float32;
-  read_in.trajectory = read(verify, fixture.model);
+  read_in.trajectory = read_json(verify.trajectory, verify.name, [&](const nlohmann::json& json) {
+    return parse(json, verify, fixture.model);
+  });
   fixture.batch = read_in.trajectory.steps.front();
   fixture.loss = read_in.trajectory.loss.front();
   const auto weights = WeightFile::open(checkpoint::store::model_file_in(verify.hugging_face));
