@@ -87,31 +87,27 @@ LlamaLayer::LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerP
   }
 }
 
-// x (B, T, D) -> (B, heads, T, d), a view.
+// x (B, T, D) -> (B, heads, T, d), a view. read: returns the rows of a parameter to use.
 at::Tensor LlamaLayer::project(const at::Tensor& x, param::ParameterId weight,
                                const std::optional<param::ParameterId>& bias,
-                               const BlockContext& context) const {
-  const at::Tensor added = bias ? context.use(*bias) : at::Tensor();
-  return at::linear(x, context.use(weight), added)
+                               const ParameterReader& read) const {
+  const at::Tensor added = bias ? read(*bias) : at::Tensor();
+  return at::linear(x, read(weight), added)
       .view({x.size(0), x.size(1), -1, slice_.whole.head_dim})
       .transpose(1, 2);
 }
 
-// The same for the keys or values that this rank's queries use. If every rank holds all heads, it
+// Projects the keys or values that this rank's queries use. If every rank holds all heads, it
 // computes with the rows that it uses, whose gradient is summed over ranks.
 at::Tensor LlamaLayer::keys_or_values(const at::Tensor& x, param::ParameterId weight,
                                       const std::optional<param::ParameterId>& bias,
                                       const BlockContext& context) const {
-  if (slice_.splits_kv) return project(x, weight, bias, context);
+  if (slice_.splits_kv) return project(x, weight, bias, context.use);
   const std::int64_t first = slice_.first_kv_head * slice_.whole.head_dim;
   const std::int64_t count = slice_.kv_heads * slice_.whole.head_dim;
-  const auto used = [&](param::ParameterId id) {
+  return project(x, weight, bias, [&](param::ParameterId id) {
     return context.tensor_axis.replicated(context.use(id)).narrow(0, first, count);
-  };
-  const at::Tensor added = bias ? used(*bias) : at::Tensor();
-  return at::linear(x, used(weight), added)
-      .view({x.size(0), x.size(1), -1, slice_.whole.head_dim})
-      .transpose(1, 2);
+  });
 }
 
 // Normalizes heads (B, heads, T, d) if the model does, and rotates them by their positions.
@@ -127,8 +123,8 @@ at::Tensor LlamaLayer::positioned(const at::Tensor& heads,
 at::Tensor LlamaLayer::attend(const at::Tensor& x, const BlockContext& context) const {
   const at::Tensor normed = context.tensor_axis.replicated(
       rms_norm(x, context.use(ids_.input_norm), slice_.whole.norm_epsilon));
-  const at::Tensor query =
-      positioned(project(normed, ids_.query, ids_.query_bias, context), ids_.query_norm, context);
+  const at::Tensor query = positioned(project(normed, ids_.query, ids_.query_bias, context.use),
+                                      ids_.query_norm, context);
   const at::Tensor key =
       positioned(keys_or_values(normed, ids_.key, ids_.key_bias, context), ids_.key_norm, context);
   const at::Tensor value = keys_or_values(normed, ids_.value, ids_.value_bias, context);

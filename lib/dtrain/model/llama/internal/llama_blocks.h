@@ -37,7 +37,7 @@ class LlamaLayer final : public Block {
  private:
   [[nodiscard]] at::Tensor project(const at::Tensor& x, param::ParameterId weight,
                                    const std::optional<param::ParameterId>& bias,
-                                   const BlockContext& context) const;
+                                   const ParameterReader& read) const;
   [[nodiscard]] at::Tensor keys_or_values(const at::Tensor& x, param::ParameterId weight,
                                           const std::optional<param::ParameterId>& bias,
                                           const BlockContext& context) const;
