@@ -4,6 +4,8 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,10 +37,15 @@ DataPlan sharded(const config::LayoutConfig& layout, config::Sharding sharding) 
   return plan;
 }
 
+std::vector<std::string_view> names_of(const param::ParameterSpecs& specs) {
+  std::vector<std::string_view> names;
+  for (const param::ParameterSpec& spec : specs) names.push_back(spec.name);
+  return names;
+}
+
 std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
                                            const model::Model& model) {
-  std::vector<std::string_view> known;
-  for (const param::ParameterSpec& spec : model.parameters) known.push_back(spec.name);
+  const std::vector<std::string_view> known = names_of(model.parameters);
   std::vector<param::ParameterId> ids;
   for (const std::string& name : train.freeze) {
     const auto found = std::find(known.begin(), known.end(), name);
@@ -51,31 +58,32 @@ std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
   return ids;
 }
 
-// True if --no-decay's `item`, a kind of parameters or a pattern of names, selects the parameter.
-bool selects(const std::string& item, const param::ParameterSpec& spec) {
+// The kinds of parameters that --no-decay names.
+std::optional<param::ParameterKind> kind_named(std::string_view name) {
   using Kind = param::ParameterKind;
-  if (item == "norms") return spec.kind == Kind::norm;
-  if (item == "biases") return spec.kind == Kind::bias;
-  if (item == "embeddings") return spec.kind == Kind::embedding;
-  return fnmatch(item.c_str(), spec.name.c_str(), 0) == 0;
+  if (name == "norms") return Kind::norm;
+  if (name == "biases") return Kind::bias;
+  if (name == "embeddings") return Kind::embedding;
+  return std::nullopt;
 }
 
 // Excludes the parameters that --no-decay selects from weight decay.
 void exclude_from_decay(const config::TrainConfig& train, param::ParameterSpecs& specs) {
   for (const std::string& item : train.no_decay) {
-    bool is_used = item == "norms" || item == "biases" || item == "embeddings";
+    const auto kind = kind_named(item);
+    bool is_used = kind.has_value();  // a model may have no parameter of a kind
     for (param::ParameterSpec& spec : specs) {
-      if (!selects(item, spec)) continue;
+      const bool is_selected =
+          kind ? spec.kind == *kind : fnmatch(item.c_str(), spec.name.c_str(), 0) == 0;
+      if (!is_selected) continue;
       spec.decay = false;
       is_used = true;
     }
     if (is_used) continue;
-    std::vector<std::string_view> known;
-    for (const param::ParameterSpec& spec : specs) known.push_back(spec.name);
     base::fail(base::ErrorKind::usage,
                "--no-decay: the model has no parameter '{}'; give norms, biases, embeddings or one "
                "of {}",
-               item, fmt::join(known, ", "));
+               item, fmt::join(names_of(specs), ", "));
   }
 }
 
