@@ -22,7 +22,7 @@ struct TensorCut {
   std::int64_t whole = 0;  ///< rows (columns) of the whole parameter
 };
 
-/// What a parameter is for; --no-decay selects by it.
+/// The role of a parameter, by which --no-decay selects.
 enum class ParameterKind { matrix, embedding, norm, bias };
 
 /// One parameter. In storage, the dimension that parallelism splits (neurons) is outermost; export
@@ -61,8 +61,8 @@ using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 [[nodiscard]] at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage);
 
 /// Fills `storage`, this rank's slice (spec.shape), with normal values of mean spec.init_mean and
-/// standard deviation spec.init_stddev. Values depend on the seed and on the element's index in the whole
-/// parameter, and are rounded to float32 for any storage dtype, so every layout and dtype starts
+/// standard deviation spec.init_stddev. Values depend on the seed and on the element's index in the
+/// whole parameter, and are rounded to float32 for any storage dtype, so every layout and dtype starts
 /// from the same values. Allocates at most the size of the slice.
 ///
 /// Source: Box and Muller 1958, over Philox words; four values per counter.

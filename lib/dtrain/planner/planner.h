@@ -107,7 +107,7 @@ struct Ranking {
   std::vector<RankedLayout> choices;
   std::vector<RejectedLayout> rejected;  ///< in the order of enumerate_layouts
 
-  /// Of the layouts rejected for insufficient memory, returns the one that needs the least; if
+  /// Returns, among the layouts rejected for insufficient memory, the one that needs the least; if
   /// there is none, the first rejected layout. `rejected` must not be empty.
   [[nodiscard]] const RejectedLayout& closest_rejected() const;
 };

@@ -34,7 +34,7 @@ constexpr int kIndexDepth = 3;  // file, weight_map, shard
 constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsdp_wrapped_module",
                                                     "_checkpoint_wrapped_module"};
 
-// What follows "model." in files of Hugging Face's Llama, Mistral and Qwen models, where it is the
+// Names after "model." in files of Hugging Face's Llama, Mistral and Qwen models, where it is the
 // name of a module. In checkpoints it is kWeightPrefix, before names that have none of these.
 constexpr std::array<std::string_view, 4> kModulesOfModel{"embed_tokens.", "layers.", "norm.",
                                                           "rotary_emb."};

@@ -16,9 +16,8 @@
 
 namespace dtrain::config {
 
-/// Reads the keys of one JSON object, and finally rejects the keys that nobody has read, because
-/// they may change the arithmetic. A key that is absent and one that is null differ only where a
-/// member says so.
+/// Reads the keys of one JSON object, and finally rejects those that were not read, because they
+/// may change the arithmetic. Absent and null keys differ only where a member says so.
 ///
 /// Throws: every member: Error{checkpoint} naming the file and the key.
 class HuggingFaceKeys {

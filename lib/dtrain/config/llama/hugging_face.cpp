@@ -21,7 +21,7 @@ using Keys = HuggingFaceKeys;
 
 constexpr std::string_view kFullAttention = "full_attention";
 
-/// What a model_type implies, and transformers' defaults of its keys (checked with 4.57 and 5.24).
+/// The implications of a model_type, and transformers' defaults of its keys (checked with 4.57 and 5.24).
 struct ModelType {
   std::string_view name;
   std::string_view architecture;

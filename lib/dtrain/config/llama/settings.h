@@ -11,7 +11,7 @@ namespace dtrain::config::llama {
 
 /// How RoPE's frequencies are scaled for contexts longer than those of pretraining.
 enum class RopeScaling { none, linear, llama3 };
-/// Which linear maps of attention have a bias: none (Llama), those of queries, keys and values
+/// The linear maps of attention that have a bias: none (Llama), those of queries, keys and values
 /// (Qwen2), or also the output's.
 enum class AttentionBias { none, qkv, all };
 

@@ -78,7 +78,7 @@ struct Syntax {
   std::string_view text = {};
 };
 
-/// What a resume does if a setting differs from the checkpoint's.
+/// The reaction of a resume to a setting that differs from the checkpoint's.
 enum class OnResume {
   free,            ///< accepts it: later steps keep their bits
   reported,        ///< accepts it with a warning: later steps change bits

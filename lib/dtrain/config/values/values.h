@@ -253,7 +253,7 @@ enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
 /// The reaction to a loss or gradient norm far above those of recent steps.
 enum class SpikeGuard { off, warn, skip };
-/// What `dtrain checkpoint export` writes.
+/// The output format of `dtrain checkpoint export`.
 enum class ExportFormat { safetensors, huggingface };
 
 inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
