@@ -12,8 +12,8 @@
 
 namespace dtrain::cuda {
 
-/// Polls its groups until it is destroyed. If one fails, it aborts all: the rank cannot continue
-/// without any of them, and freeing one's memory waits for the kernels of all.
+/// Polls its groups until it is destroyed. If one fails, it aborts all: the rank needs every group
+/// to continue, and freeing the memory of one communicator waits for the kernels of all.
 ///
 /// Threads: any.
 class Watchdog {

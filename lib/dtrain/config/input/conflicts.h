@@ -12,9 +12,10 @@
 
 namespace dtrain::config {
 
-/// Resets inherited settings that conflict with those of a layer. A layer that sets the strategy
-/// also resets the settings of the inherited strategy. A setting that only one other strategy uses
-/// selects that strategy. Conflicts within one layer remain, and resolve() rejects them.
+/// Resets inherited settings that conflict with those of a layer. If the layer changes the
+/// strategy, also resets inherited settings that the new strategy does not use. Some settings, e.g.
+/// --zero-stage, select the strategy that uses them, unless the layer sets --strategy. Conflicts
+/// within one layer remain, and resolve() rejects them.
 ///
 /// below:   the settings before the layer.
 /// given:   the settings of the layer.

@@ -1,4 +1,5 @@
-// A thread pool of one calling thread, which does not wait for helpers that have no free core.
+// A thread pool with one caller. A call does not wait for helper threads that have not started it,
+// for example because no core is free.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +43,7 @@ class WorkerBackoff {
 
  private:
   static constexpr std::chrono::microseconds kMinLost{200};
-  static constexpr std::int64_t kUndisturbedRuns = 1000;  // that reset the pause
+  static constexpr std::int64_t kUndisturbedRuns = 1000;  // after which the pause is reset
 
   std::atomic<base::Clock::time_point> end_{};
   std::chrono::nanoseconds pause_ = kMinPause;

@@ -14,11 +14,12 @@
 namespace dtrain::model::llama {
 
 /// Computes the same logits as the blocks in evaluation, up to rounding. The cache grows with the
-/// sequence: 2 * L * K * d values per position, in the weights' dtype.
+/// sequence: 2 * L * K * d values per position, in the weights' dtype, where L is the number of
+/// layers, K the number of key-value heads and d their size.
 class LlamaGenerator final : public Generator {
  public:
-  /// max_positions: of a sequence. weights: in the order of parameters_of; shared, not copied, and
-  /// must not change during the sequence.
+  /// max_positions: the maximum sequence length. weights: in the order of parameters_of; shared,
+  /// not copied, and must not change during the sequence.
   LlamaGenerator(const LlamaSizes& sizes, std::int64_t max_positions, const param::Arena& weights);
 
   [[nodiscard]] const at::Tensor& step(std::int64_t token) override;
