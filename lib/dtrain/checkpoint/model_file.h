@@ -16,8 +16,8 @@
 
 namespace dtrain::checkpoint {
 
-/// Writes a model file: one parameter at a time, each in its exported shape, and `buffers`,
-/// {"format": "pt"} and `metadata`. The complete file appears with commit().
+/// Writes a model file: the parameters, one at a time and each in its exported shape, `buffers`,
+/// and `metadata` with {"format": "pt"} added. commit() makes the complete file visible.
 ///
 /// Throws:  Error{checkpoint} naming the file if it cannot be written.
 /// Threads: one caller.
@@ -30,7 +30,7 @@ class ModelFileWriter {
   /// Writes the next parameter; call in order of ids. values: in storage shape.
   void write(param::ParameterId id, const at::Tensor& values);
   /// Returns the peak bytes that write() allocates for values on the CPU: the size of the largest
-  /// parameter that must be copied because its exported dims have another order than in storage.
+  /// parameter whose exported dims are in another order than in storage, and that is thus copied.
   [[nodiscard]] static std::int64_t write_bytes(const param::ParameterSpecs& specs,
                                                 at::ScalarType dtype);
   /// Call after the last parameter.
@@ -59,15 +59,15 @@ struct Constants {
   std::vector<param::ParameterAlias> aliases = {};  ///< must equal their parameters
 };
 
-/// Compares a file's names, shapes and dtypes with a model's parameters, and its checksum if it has
-/// one. Buffers may be missing from the file. One that is present, also in another module
-/// (`layers.0.freqs` for `attn.freqs`), must equal the one in `constants` up to rounding, because
-/// the model uses its own. Returns a message to the user on dropped tensors and name prefixes; it
-/// may be empty.
+/// Compares a file's names, shapes and dtypes with a model's parameters, and verifies the file's
+/// checksum if it has one. Buffers may be missing from the file. A buffer that is present, even in
+/// another module (`layers.0.freqs` for `attn.freqs`), must equal the one in `constants` up to
+/// rounding, because the model uses the latter. Returns a message to the user on dropped tensors
+/// and name prefixes; it may be empty.
 ///
 /// Throws: Error{checkpoint} naming the file, and the tensors that are missing, unknown, not
-///         floating point or of another shape, or the buffer or alias with other values; also if a
-///         checksum does not match.
+///         floating point or of another shape, or the buffer or alias whose values differ; also if
+///         a checksum does not match.
 [[nodiscard]] std::string check_model_file(const format::WeightFile& file,
                                            const param::ParameterSpecs& specs,
                                            const Constants& constants);
@@ -110,13 +110,14 @@ class FiniteSource final : public Source {
   std::string path_;
 };
 
-/// Reads parts of a model file's parameters straight from the mapped file: needs memory for at most
-/// one parameter. Converts floating-point values if the dtypes differ.
+/// Reads parts of a model file's parameters directly from the mapped file, and allocates memory for
+/// at most one parameter. Converts floating-point values if the dtypes differ.
 ///
 /// Threads: one caller.
 class ModelFileSource final : public Source {
  public:
-  /// file: passed to check_model_file. `file` and `specs`, of the whole model, must outlive this.
+  /// file: check_model_file has accepted it. specs: of the whole model. Both must outlive this
+  /// object.
   ModelFileSource(const format::WeightFile& file, const param::ParameterSpecs& specs)
       : file_(file), specs_(specs) {}
 

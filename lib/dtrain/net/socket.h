@@ -18,13 +18,15 @@
 
 namespace dtrain::net {
 
-/// Resolves a host name or numeric address to TCP addresses; null with `reason` on failure.
+/// A list of addresses from getaddrinfo.
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+/// Resolves a host name or numeric address to TCP addresses; on failure returns null and sets
+/// `reason`.
 [[nodiscard]] Addresses resolve(const std::string& host, std::int64_t port, std::string& reason);
 
-/// Tries once to connect to host:port. Starts a connection to each address of the name, a quarter
-/// of a second apart, and returns the first one that is established. Gives up 2 s after the last
-/// start; the descriptor is then empty and `reason` is set.
+/// Tries once to connect to host:port. Starts a connection to each address of the name, 0.25 s
+/// apart, and returns the first one that is established. Gives up 2 s after the last start; the
+/// descriptor is then empty and `reason` is set.
 [[nodiscard]] base::Descriptor connect_to(const std::string& host, std::int64_t port,
                                           const base::Deadline& deadline, std::string& reason);
 
@@ -34,17 +36,18 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 /// The numeric address of this end of a connection.
 [[nodiscard]] std::string own_address_of(const base::Descriptor& socket);
 
-/// Opens a socket that listens at that address alone, not at all interfaces of this machine.
+/// Opens a socket that listens at the address of `host` only, not at all interfaces of this
+/// machine.
 ///
-/// Throws: Error{comm} naming address and reason.
+/// Throws: Error{comm} naming the address and the reason.
 [[nodiscard]] int listen_at(const std::string& host, std::int64_t port);
 
 /// Opens sockets at all local addresses to which other machines may resolve `host`, all at one port
-/// (0: a free one). If the name resolves to the loopback alone, as a machine's own name does on
-/// Debian, also listens at this machine's interface addresses, to which other machines resolve it.
-/// A numeric address is used as given.
+/// (0: a free one). If the name resolves only to loopback addresses, as a machine's own name does
+/// on Debian, also listens at this machine's interface addresses, to which other machines resolve
+/// it. A numeric address is used as given.
 ///
-/// Throws: as listen_at, also if the port is taken at one of them.
+/// Throws: as listen_at; also if the port is taken at one of the addresses.
 [[nodiscard]] std::vector<base::Descriptor> listen_for_hosts(const std::string& host,
                                                              std::int64_t port);
 

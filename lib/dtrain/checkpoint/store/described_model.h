@@ -1,4 +1,4 @@
-// Model settings that come with a model file.
+// Reads the model settings that are stored with a model file.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,16 @@
 
 namespace dtrain::checkpoint::store {
 
-/// As config::model_from_json, for the text of a model file or checkpoint.
+/// Parses the model settings of a model file or checkpoint, in the JSON that config::model_to_json
+/// writes.
 ///
-/// origin: names the text's source in messages.
+/// origin: names the source of `json` in messages.
 /// Throws: Error{checkpoint} naming `origin` and the problem.
 [[nodiscard]] config::ModelConfig parse_description(std::string_view json,
                                                     const std::string& origin);
 
-/// Returns the model settings in the file's metadata (kModelKey), or else those in a config.json of
-/// Hugging Face beside it; nothing if neither describes the model.
+/// Returns the model settings in the file's metadata (kModelKey), or else those in a Hugging Face
+/// config.json in the same folder; empty if neither describes the model.
 ///
 /// Throws: Error{checkpoint} naming the file and what is wrong, as
 ///         config::hugging_face_model_in.
