@@ -1,4 +1,4 @@
-// Suggests names for mistyped ones.
+// Suggests the correct name for a mistyped one.
 #pragma once
 
 #include <span>
@@ -7,12 +7,15 @@
 
 namespace dtrain::base {
 
-/// Returns the most similar candidate; empty if none is similar enough. Compares names word by word
-/// ("--log-every" has two), ignoring case, separators and word order. Each word may differ by edits
-/// (insertions, deletions, substitutions, transpositions) of a third of its letters, or be a prefix
-/// of the other; names with different numbers of words may differ by edits of a fifth of all
-/// letters. One edit is always allowed. If no candidate is similar, returns the one that begins
-/// with `word`, if there is only one.
+/// Returns the candidate most similar to `word`. If none is similar, returns the candidate that
+/// begins with `word`; empty if there is none or more than one.
+///
+/// Case and separators are ignored. Names with equally many words ("--log-every" has two) are
+/// similar if their words are equal in any order, or if each word is similar to the word at the
+/// same place: one is a prefix of the other, or they differ by edits (insertions, deletions,
+/// substitutions, transpositions) in at most a third of the letters. Other names are similar if
+/// they differ by edits in at most a fifth of the letters. One edit is always allowed. A prefix
+/// counts only from three letters.
 [[nodiscard]] std::string_view nearest(std::string_view word,
                                        std::span<const std::string_view> candidates);
 

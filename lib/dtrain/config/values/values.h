@@ -1,5 +1,5 @@
-// Value types of settings: structs with parse(), which is empty for invalid text, and text(), and
-// enums with tables of their names.
+// Value types of settings. A struct converts from text with parse(), which returns empty for
+// invalid text, and to text with text(). An enum has a table of its names.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace dtrain::config {
 
-/// Splits at commas: "a,b" has two items, "" none, and the last item of "a," is empty.
+/// Splits at commas. "a,b" has two items; "a," has two, the second one empty; "" has none.
 [[nodiscard]] std::vector<std::string_view> items_of(std::string_view text);
 
 /// Bytes: "2GiB", "500MB", "1.5GB" or "4096". Units are kB, MB, GB, TB (powers of 1000) and KiB,
@@ -28,7 +28,7 @@ struct ByteSize {
   [[nodiscard]] std::string text() const { return written; }
 };
 
-/// Bytes per second: as ByteSize, also with "/s" ("25GB/s").
+/// Bytes per second: written as a ByteSize, optionally followed by "/s" ("25GB/s").
 struct ByteRate {
   std::int64_t count = 0;
   std::string written = "0";  ///< as the user wrote it
@@ -37,7 +37,7 @@ struct ByteRate {
   [[nodiscard]] std::string text() const { return written; }
 };
 
-/// "90s", "10m", "1h30m", "1d"; a bare number means seconds.
+/// A duration: "90s", "10m", "1h30m", "1d"; a number without a unit means seconds.
 struct Duration {
   double seconds = 0;
   std::string written = "0";  ///< as the user wrote it
@@ -46,8 +46,8 @@ struct Duration {
   [[nodiscard]] std::string text() const { return written; }
 };
 
-/// How often an event occurs: "100" counts steps, a number with a unit is a time, "0" means only at
-/// the end, "none" not even then.
+/// How often an event occurs: "100" is a number of steps, a number with a unit is a time, "0" means
+/// only at the end, "none" means never.
 struct Interval {
   std::int64_t steps = 0;
   double seconds = 0;
@@ -79,7 +79,7 @@ struct Resume {
   [[nodiscard]] bool is_automatic() const { return kind == Kind::automatic; }
 };
 
-/// "none", "level", "every:K" (K at least 1), "auto".
+/// "none", "gates", "level", "every:K" (K at least 1), "auto".
 struct RecomputeSetting {
   enum class Kind { none, gates, level, every, automatic };
   Kind kind = Kind::none;
@@ -194,9 +194,9 @@ struct DeviceName {
   [[nodiscard]] bool is_cpu() const { return kind == "cpu" || kind == "auto"; }
 };
 
-/// The device of each rank that is a thread, "cpu,0,1"; empty if not given.
+/// The devices of ranks that are threads, "cpu,0,1"; empty if not given.
 struct DeviceList {
-  /// The GPU index of each rank, or nothing for the CPU.
+  /// The GPU index of each rank; empty for a rank on the CPU.
   std::vector<std::optional<std::int64_t>> devices = {};
 
   static std::optional<DeviceList> parse(std::string_view text);
