@@ -30,7 +30,8 @@ void check_mesh_size(const DeviceMesh& mesh, const comm::World& world) {
   std::vector<std::string> flags;
   for (const Axis axis : kAxes) flags.push_back(fmt::format("--{}", name_of(axis)));
   base::fail(base::ErrorKind::usage,
-             "a mesh of {} needs {} ranks, but {} were started; change one of {}, or start as many",
+             "a mesh of {} needs {} ranks, but {} were started; change one of {}, or the number of "
+             "ranks",
              mesh.sizes().text(" x "), mesh.world_size(), world.size(), fmt::join(flags, ", "));
 }
 

@@ -319,8 +319,8 @@ void drop_incomparable_record(ValidationRecord& record, const StartContext& cont
   }
   if (is_leader(context)) {
     base::log_warning(
-        "{}: its lowest validation loss, of step {}, was measured on other sequences ({}) than "
-        "this launch uses ({}): it is dropped, and --patience restarts its count",
+        "{}: its lowest validation loss, at step {}, was measured on different sequences ({}) from "
+        "those of this launch ({}): the loss is discarded, and --patience starts counting again",
         chosen.path, record.best_step, record.data.empty() ? "unknown" : record.data, data);
   }
   record = {};

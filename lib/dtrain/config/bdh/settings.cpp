@@ -26,7 +26,7 @@ constexpr Setting kSettings[] = {
 
 constexpr ForeignFlags kForeignFlags[] = {
     {"ffn-hidden-size d-ff", "model.neurons",
-     "per head of a bdh; --intermediate-size of --model llama"},
+     "neurons per head of a bdh; with --model llama, use --intermediate-size"},
 };
 
 void check(const ModelConfig& model) {

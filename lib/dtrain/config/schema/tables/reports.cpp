@@ -34,8 +34,8 @@ constexpr Setting kReportsSettings[] = {
      kTrain, FIELD(report.profile), between(0, kMaxProfiledSteps)},
 
     {"checkpoint.every", "--checkpoint-every", "N|TIME|none", "",
-     "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
-     "stopped early; none: only when stopped early",
+     "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: save only after the last step or "
+     "when stopped early; none: only when stopped early",
      kTrain, FIELD(checkpoint.every),
      syntax("a number of steps (100), a time (90s, 10m, 1h30m, 1:30:00), or none, which saves only "
             "when stopped early")},
