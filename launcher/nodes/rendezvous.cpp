@@ -121,7 +121,9 @@ class RendezvousClient {
                         what)};
       }
       if (error.cause() == Cause::dropped) {
-        throw RetryableError{what + ": it may belong to another user, or not be a dtrun"};
+        throw RetryableError{what +
+                             "; the program that listens there may be another user's, or "
+                             "not a dtrun"};
       }
       throw RetryableError{.reason = what, .is_final = error.cause() == Cause::secret_mismatch};
     }

@@ -145,8 +145,8 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
   app.add_option_function<std::string>("--token-type", take_type)
       ->type_name("TYPE")
       ->description(
-          "read little-endian tokens without a header: uint8, uint16, uint32, uint64, or signed "
-          "(default for .bin: uint16 if the bytes are unambiguous)");
+          "read little-endian tokens without a header: uint8 to uint64, or int8 to int64 (default "
+          "for .bin: uint16 if the bytes are unambiguous)");
   add_number(app, "--threads", flags.options.threads, 1, kMostThreads)
       ->description("(default: all cores); does not affect the tokens");
 }

@@ -135,7 +135,7 @@ planner::Cluster site_of(const config::Config& asked) {
 }
 
 std::string rates_line(const planner::Rates& rates, const planner::Cluster& site) {
-  std::string text = rates.flops > 0 ? fmt::format("{:g} TFLOP/s a rank as given, on {}",
+  std::string text = rates.flops > 0 ? fmt::format("{:g} TFLOP/s per rank (given), on {}",
                                                    rates.flops / 1e12, site.device)
                                      : "passes and updates measured on this machine";
   if (rates.measured == nullptr) {
@@ -146,7 +146,7 @@ std::string rates_line(const planner::Rates& rates, const planner::Cluster& site
                         1e6 * link.latency, link.bytes_per_second / 1e9);
   }
   if (rates.link_bytes_per_second > 0) {
-    text += fmt::format("; {}/s a rank between nodes of {} ranks as given",
+    text += fmt::format("; {}/s per rank (given) between nodes of {} ranks",
                         format_bytes(static_cast<std::int64_t>(rates.link_bytes_per_second)),
                         site.ranks_per_node);
   }

@@ -48,7 +48,7 @@ class Doctor(FolderTest):
         self.assertRegex(facts["clocks"][0], r"^rank 1's clock is [\d.]+ \w+ (ahead of|behind) rank 0's, \+/- ")
         self.assertRegex(facts["configuration"][0], r"^hash [0-9a-f]{16}, ")
         cpus = set(os.sched_getaffinity(0))
-        listed = re.search(r"of CPUs ([\d,-]+), 1 thread per rank", facts["cores"][0])[1]
+        listed = re.search(r"\(CPUs ([\d,-]+)\), 1 thread per rank", facts["cores"][0])[1]
         self.assertEqual({cpu for part in listed.split(",") for cpu in
                           range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)}, cpus)
         self.check_bandwidth(facts["all-reduce"])

@@ -51,7 +51,8 @@ std::string text_of_reply(const std::string& reply) {
   if (error.cause() == Cause::timed_out && self.waits_for_rank_0) {
     fail(ErrorKind::timeout,
          "rank 0, which serves the store, accepted no connection within {} (--comm-timeout): it is "
-         "still starting, stopped or waiting for a disk, or all ranks had joined before this one",
+         "still starting, stopped or waiting for a disk, or it serves all the ranks that it "
+         "expects and this one is surplus",
          time);
   }
   if (error.cause() == Cause::timed_out) {

@@ -158,7 +158,7 @@ void report_cores(const std::vector<Json>& ranks, Findings& findings) {
     const std::int64_t cores = rank.value("cores", 0);
     const std::int64_t threads = rank.value("threads", 0);
     const std::string mask = rank.value("mask", "");
-    values.push_back(fmt::format("{} usable of CPUs {}, {} thread{} per rank", cores, mask, threads,
+    values.push_back(fmt::format("{} usable (CPUs {}), {} thread{} per rank", cores, mask, threads,
                                  threads == 1 ? "" : "s"));
     threads_on[fmt::format("{} usable cores of {} (CPUs {})", cores, rank.value("host", ""),
                            mask)] += threads;

@@ -68,7 +68,8 @@ class GraphRunner final : public PassRunner {
     Forward& pass = forwards_[{block, microbatch}];
     if (phase_ == Phase::recording) record(block, microbatch, pass);
     DTRAIN_CHECK(pass.addresses == addresses_of({block, block + 1}),
-                 "block {}: its parameters have moved", block.value());
+                 "block {}: its parameters are not at the addresses that the captured graph uses",
+                 block.value());
     pass.graph->replay();
     return pass.losses;
   }
@@ -88,7 +89,8 @@ class GraphRunner final : public PassRunner {
       record(block, microbatch, seed, pass);
     }
     DTRAIN_CHECK(pass.addresses == addresses_of(blocks_of_backward(block)),
-                 "block {}: its parameters have moved", block.value());
+                 "block {}: its parameters are not at the addresses that the captured graph uses",
+                 block.value());
     pass.graph->replay();
     for (const ParameterGradient& gradient : pass.gradients)
       runner_.accumulate(gradient, on_gradient_ready);
