@@ -121,9 +121,8 @@ class RendezvousClient {
                         what)};
       }
       if (error.cause() == Cause::dropped) {
-        throw RetryableError{what +
-                             "; the program that listens there may be another user's, or "
-                             "not a dtrun"};
+        throw RetryableError{
+            what + "; the program that listens there may be another user's, or not a dtrun"};
       }
       throw RetryableError{.reason = what, .is_final = error.cause() == Cause::secret_mismatch};
     }

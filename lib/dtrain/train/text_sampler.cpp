@@ -69,8 +69,8 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
   if (rest + sample <= machine.memory_limit.count) return;
   base::fail(
       base::ErrorKind::usage,
-      "--sample-every needs {} on rank 0 for a copy of the whole model, beside {} of the run: "
-      "more than --memory-limit {}; omit it, or raise the limit",
+      "--sample-every needs {} on rank 0 for a copy of the whole model, besides {} for training: "
+      "more than --memory-limit {}; omit --sample-every, or raise the limit",
       metrics::format_bytes(sample), metrics::format_bytes(rest), machine.memory_limit);
 }
 

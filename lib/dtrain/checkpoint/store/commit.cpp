@@ -103,7 +103,9 @@ void restore_name(base::FileSystem& files, const std::string& aside, const std::
   try {
     files.rename(aside, path);
   } catch (const base::Error& error) {
-    base::fail(base::ErrorKind::checkpoint, "{}; the older checkpoint of this step is now '{}': {}",
+    base::fail(base::ErrorKind::checkpoint,
+               "{}; the older checkpoint of this step keeps the name '{}', because renaming it "
+               "back failed: {}",
                why.what(), aside, error.what());
   }
 }

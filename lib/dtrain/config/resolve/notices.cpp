@@ -127,7 +127,7 @@ std::string device_note(const Config& requested, const Config& config, const Lau
         "builds it",
         gpus);
   }
-  return fmt::format("--device auto chose cpu: there {} for more ranks on this machine", gpus);
+  return fmt::format("--device auto chose cpu: there {}, and this machine has more ranks", gpus);
 }
 
 std::string threads_warning(const Config& requested, const Config& config, const Launch& launch,

@@ -40,10 +40,11 @@ base::Descriptor take_rendezvous_socket(int rendezvous_fd) {
          rendezvous_fd, std::strerror(errno));
   }
   if (*user != ::geteuid()) {
-    fail(ErrorKind::usage,
-         "DTRUN_STORE_FD: descriptor {} comes from user {}, but this process "
-         "runs as user {}; unset the variable",
-         rendezvous_fd, *user, ::geteuid());
+    fail(
+        ErrorKind::usage,
+        "DTRUN_STORE_FD: descriptor {} comes from user {}, but this process runs as user {}; unset "
+        "the variable",
+        rendezvous_fd, *user, ::geteuid());
   }
   return base::Descriptor(rendezvous_fd);
 }
