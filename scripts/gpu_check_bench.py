@@ -57,7 +57,7 @@ def own_speed(session, width, *flags):
 
 def attention(session):
     """Tokens/s of a long sequence for each size of a chunk; --attention auto must be near the best."""
-    flags = [*flags_of(session, 256), "--layers", 2, "--seq-len", 512 if session.quick else LONG, "--global-batch", 1, "--microbatch", 1]
+    flags = [*flags_of(session, 256), "--layers", 2, "--seq-len", 64 if session.quick else LONG, "--global-batch", 1, "--microbatch", 1]
     rates = {}
     for setting in ("auto", *ATTENTIONS):
         timed = session.train(*flags, "--attention", setting, "--steps", WARMUP + STEPS).steps[WARMUP:]
