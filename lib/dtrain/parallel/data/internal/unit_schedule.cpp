@@ -89,6 +89,7 @@ class ScheduleBuilder {
       place_gathers();
     }
     place_reductions();
+    schedule_.for_each([this](const UnitEvent& event) { ++schedule_.counts[event]; });
     return std::move(schedule_);
   }
 
@@ -252,9 +253,9 @@ void UnitSchedule::for_each(const std::function<void(const UnitEvent&)>& visit) 
 
 std::int64_t UnitSchedule::count(UnitEventKind kind, std::optional<param::UnitId> unit) const {
   std::int64_t found = 0;
-  for_each([&](const UnitEvent& event) {
-    if (event.kind == kind && (!unit || event.unit == unit)) ++found;
-  });
+  for (const auto& [event, times] : counts) {
+    if (event.kind == kind && (!unit || event.unit == *unit)) found += times;
+  }
   return found;
 }
 

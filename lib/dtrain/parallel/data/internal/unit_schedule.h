@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -67,7 +68,7 @@ struct UnitEvent {
   UnitEventKind kind = UnitEventKind::gather;
   param::UnitId unit;
 
-  bool operator==(const UnitEvent&) const = default;
+  auto operator<=>(const UnitEvent&) const = default;
 };
 
 /// The events around each action, in order. Gathers and reductions start there and run
@@ -76,7 +77,8 @@ struct UnitEvent {
 struct UnitSchedule {
   std::vector<std::vector<UnitEvent>> before;  ///< by action
   std::vector<std::vector<UnitEvent>> after;
-  std::int64_t max_gathered = 0;  ///< peak number of units gathered or in flight
+  std::int64_t max_gathered = 0;                  ///< peak number of units gathered or in flight
+  std::map<UnitEvent, std::int64_t> counts = {};  ///< how often each event occurs in a step
 
   /// Calls visit(event) for all events of a step, in order.
   void for_each(const std::function<void(const UnitEvent&)>& visit) const;
