@@ -29,14 +29,16 @@ function(dtrain_module path)
   endif()
 endfunction()
 
-# What `dtrain report` puts into its page, as texts of the program.
-function(dtrain_page_parts)
-  set(folder ${PROJECT_SOURCE_DIR}/lib/dtrain/report)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/page.css ${folder}/page.js)
-  file(READ ${folder}/page.css page_style)
-  file(READ ${folder}/page.js page_program)
-  configure_file(${folder}/page_parts.cpp.in ${PROJECT_BINARY_DIR}/page_parts.cpp @ONLY)
-  target_sources(dtrain_report PRIVATE ${PROJECT_BINARY_DIR}/page_parts.cpp)
+# dtrain_embed(TARGET FOLDER TEMPLATE [NAME FILE] ...) adds FOLDER/TEMPLATE.in to TARGET's sources, in which @NAME@ stands for the
+# text of FOLDER/FILE.
+function(dtrain_embed target folder template)
+  while(ARGN)
+    list(POP_FRONT ARGN name file)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/${file})
+    file(READ ${PROJECT_SOURCE_DIR}/${folder}/${file} ${name})
+  endwhile()
+  configure_file(${PROJECT_SOURCE_DIR}/${folder}/${template}.in ${PROJECT_BINARY_DIR}/${template} @ONLY)
+  target_sources(${target} PRIVATE ${PROJECT_BINARY_DIR}/${template})
 endfunction()
 
 # dtrain_kernels_for_each_cpu(PATH OPTION ...) compiles PATH_baseline.cpp, PATH_avx2.cpp and PATH_avx512.cpp for these
