@@ -40,6 +40,12 @@ struct AttentionWorkload {
   std::int64_t value_bytes = 4;
 };
 
+/// A file of an exported folder.
+struct HuggingFaceFile {
+  std::string_view name;
+  std::string_view content;
+};
+
 /// A family's models in Hugging Face's format.
 struct HuggingFaceFormat {
   /// The values of model_type that model_of understands.
@@ -54,6 +60,11 @@ struct HuggingFaceFormat {
   ///
   /// Throws: Error{usage} naming a setting that none of the types has.
   Json (*config_of)(const ModelConfig& model);
+  /// Files of every exported folder besides weights, tokens and the two configurations: the model in
+  /// Python, if transformers lacks it.
+  std::span<const HuggingFaceFile> files = {};
+  /// True if tensors alone do not determine a model: weights need a config.json beside them.
+  bool needs_config = true;
 };
 
 struct Family {

@@ -92,13 +92,14 @@ std::optional<base::StorageError> try_to_write(const TrainContext& context,
   return failure;
 }
 
-// Shapes do not determine all settings of families that come with a config.json.
+// Shapes do not determine all settings of some families.
 ModelConfig model_by_shapes(const WeightFile& file, const model::UserHints& hints) {
   const bool is_storage = file.has_storage_shapes();
   const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
   ModelConfig model =
       recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), hints);
-  if (config::family_of(model).hugging_face == nullptr) return model;
+  const config::HuggingFaceFormat* const format = config::family_of(model).hugging_face;
+  if (format == nullptr || !format->needs_config) return model;
   base::fail(ErrorKind::checkpoint,
              "model file '{}' holds a {} model without its settings: put its config.json, with its "
              "model_type, beside the file",

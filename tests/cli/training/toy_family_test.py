@@ -143,11 +143,17 @@ class Files(FolderTest):
         self.assertEqual(expected, tensors_of(final_model(trained("tp"))))
         bare = self.folder / "bare.safetensors"  # without metadata, so that the tensors show the family
         write_model(bare, read_model(exported)[0])
+        self.write("config.json", '{"model_type": "toy"}')  # describes nothing: the family has no models in Hugging Face's format
         for source in (exported, bare):
             run(TOY, "checkpoint", "import", source, self.folder / "imported")
             run(TOY, "checkpoint", "export", self.folder / "imported", again, "--overwrite")
             self.assertEqual(tensors_of(again), expected)
             shutil.rmtree(self.folder / "imported")
+
+    def test_an_export_in_hugging_faces_format_is_refused(self):
+        error = run(TOY, "checkpoint", "export", trained("one"), self.folder / "out", "--format", "huggingface", status=USAGE).stderr
+        assert_names(error, "--format", "toy", "bdh", "llama")
+        self.assertFalse((self.folder / "out").exists())
 
     def test_a_build_without_the_family_refuses_its_files(self):
         error = run(DTRAIN, "generate", "--from", trained("one"), status=None)

@@ -15,6 +15,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/family.h"
 #include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/job/run_folder.h"
@@ -81,6 +82,10 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
   }
   write("config.json", config::hugging_face_config(exported.settings, weights));
   write("generation_config.json", config::hugging_face_generation_config(weights));
+  for (const config::HuggingFaceFile& file :
+       config::family_of(exported.settings).hugging_face->files) {
+    write(file.name, file.content);
+  }
   write_weights(reader, exported, folder, identity);
 }
 

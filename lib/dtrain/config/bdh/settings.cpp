@@ -1,6 +1,7 @@
 #include "dtrain/config/bdh/settings.h"
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/bdh/hugging_face.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/schema/rows.h"
 
@@ -35,6 +36,11 @@ void check(const ModelConfig& model) {
   base::fail(base::ErrorKind::usage,
              "--neurons {} is odd, but RoPE rotates neurons in pairs: use {} or {}", neurons,
              neurons - 1, neurons + 1);
+}
+
+std::int64_t attention_chunk(const ModelConfig& model, const AttentionWorkload& work) {
+  return work.rates == nullptr ? cheapest_chunk(model.width, work.seq_len)
+                               : fastest_chunk(model.width, settings_of(model).neurons, work);
 }
 
 }  // namespace
@@ -81,19 +87,14 @@ std::int64_t fastest_chunk(std::int64_t width, std::int64_t neurons,
 }
 
 const Family& family() {
-  static constexpr Family kFamily{
-      .name = "bdh",
-      .settings = kSettings,
-      .foreign_flags = kForeignFlags,
-      .defaults = [] { return std::any(Settings()); },
-      .check = check,
-      .has_fused_kernels = true,
-      .attention_chunk =
-          [](const ModelConfig& model, const AttentionWorkload& work) {
-            return work.rates == nullptr
-                       ? cheapest_chunk(model.width, work.seq_len)
-                       : fastest_chunk(model.width, settings_of(model).neurons, work);
-          }};
+  static const Family kFamily{.name = "bdh",
+                              .settings = kSettings,
+                              .foreign_flags = kForeignFlags,
+                              .defaults = [] { return std::any(Settings()); },
+                              .check = check,
+                              .has_fused_kernels = true,
+                              .attention_chunk = attention_chunk,
+                              .hugging_face = &hugging_face()};
   return kFamily;
 }
 

@@ -7,6 +7,10 @@
 
 namespace dtrain::config::bdh {
 
+/// The maximum sequence length: at later positions t, float32 cannot hold the fraction of
+/// t * frequency.
+inline constexpr std::int64_t kMaxPositions = 65536;
+
 /// The settings that only BDH models have.
 struct Settings {
   std::int64_t neurons = 512;     // N, per head

@@ -256,7 +256,9 @@ class BdhFamily final : public Family {
     return values;
   }
 
-  std::int64_t max_positions(const ModelConfig& /*config*/) const override { return kMaxPositions; }
+  std::int64_t max_positions(const ModelConfig& /*config*/) const override {
+    return config::bdh::kMaxPositions;
+  }
 
   // The states of all levels in BdhRecurrent, in at least float32.
   std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype,

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/config/llama/settings.h"
@@ -279,10 +280,10 @@ TEST_CASE("Values of a wrong type, missing keys and contradictions are refused b
              Names("vocab_size"));
 }
 
-TEST_CASE("A config.json without a model_type, or of a family without one, describes no model") {
+TEST_CASE("A config.json without a model_type describes no model") {
   const TempFolder folder;
   CHECK_FALSE(hugging_face_model_in(folder.path("")));
-  for (const char* text : {R"({"model": {"name": "llama"}})", "[]", R"({"model_type": "bdh"})"}) {
+  for (const char* text : {R"({"model": {"name": "llama"}})", "[]"}) {
     folder.write("config.json", text);
     CHECK_FALSE(hugging_face_model_in(folder.path("")));
   }
@@ -305,14 +306,12 @@ TEST_CASE("The model type follows from the settings") {
   CHECK(written(model).at("architectures") == Json::array({"Qwen3ForCausalLM"}));
 }
 
-TEST_CASE("Settings that transformers or the format lack are refused") {
+TEST_CASE("Settings that transformers lacks are refused") {
   ModelConfig model = read(with(minimal(), {{"head_dim", 16}}));
   model.heads = 5;
   settings_of(model).kv_heads = 1;
   CHECK_THAT(message_of(ErrorKind::usage, [&] { (void)written(model); }),
              Names("--heads", 5, "--width", 192));
-  CHECK_THAT(message_of(ErrorKind::usage, [] { (void)written(ModelConfig()); }),
-             Names("bdh", "llama", "--format"));
 }
 
 TEST_CASE("A config.json that is written and read again gives the same settings") {
@@ -352,6 +351,61 @@ TEST_CASE("Exports have the keys of transformers 4 and 5, and the end of text") 
   CHECK(json.at("bos_token_id").is_null());
   CHECK(written(read(minimal())).at("rope_scaling").is_null());
   CHECK(Json::parse(hugging_face_generation_config({.end_token = 7})).at("eos_token_id") == 7);
+}
+
+ModelConfig bdh_model(bool ties_layers) {
+  return {.layers = 3,
+          .width = 48,
+          .heads = 3,
+          .family = bdh::Settings{.neurons = 16, .tie_layers = ties_layers},
+          .vocab = 300,
+          .dropout = 0.25};
+}
+
+TEST_CASE("A config.json of a BDH model has every setting and names the model in Python") {
+  const Json json = written(bdh_model(false), {.dtype = Dtype::bfloat16, .end_token = 7});
+  CHECK(json == Json{{"architectures", Json::array({"BdhForCausalLM"})},
+                     {"model_type", "bdh"},
+                     {"auto_map",
+                      {{"AutoConfig", "configuration_bdh.BdhConfig"},
+                       {"AutoModelForCausalLM", "modeling_bdh.BdhForCausalLM"}}},
+                     {"vocab_size", 300},
+                     {"hidden_size", 48},
+                     {"num_hidden_layers", 3},
+                     {"num_attention_heads", 3},
+                     {"neurons_per_head", 16},
+                     {"tie_layers", false},
+                     {"dropout", 0.25},
+                     {"max_position_embeddings", 65536},
+                     {"tie_word_embeddings", false},
+                     {"dtype", "bfloat16"},
+                     {"torch_dtype", "bfloat16"},
+                     {"bos_token_id", nullptr},
+                     {"eos_token_id", 7},
+                     {"pad_token_id", nullptr}});
+  CHECK(written(bdh_model(true)).at("tie_layers") == true);
+}
+
+TEST_CASE("A BDH model that is written and read again has the same settings") {
+  for (const bool ties_layers : {true, false}) {
+    const ModelConfig model = bdh_model(ties_layers);
+    CHECK(text_of(read(written(model))) == text_of(model));
+  }
+}
+
+TEST_CASE("A BDH model's config.json with missing, unknown or contradictory keys is refused") {
+  const Json config = written(bdh_model(true));
+  for (const char* key : {"num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size",
+                          "neurons_per_head"}) {
+    Json without = config;
+    without.erase(key);
+    CHECK_THAT(refusal(without), Names(key));
+  }
+  CHECK_THAT(refusal({{"model_type", "bdh"}, {"n_layer", 6}}), Names("num_hidden_layers"));
+  CHECK_THAT(refusal(with(config, {{"rope_theta", 10000}})), Names("rope_theta", 10000));
+  CHECK_THAT(refusal(with(config, {{"neurons_per_head", 15}})), Names("--neurons", 15));
+  CHECK_THAT(refusal(with(config, {{"tie_layers", 1}})), Names("tie_layers", 1));
+  CHECK_THAT(refusal(with(config, {{"tie_word_embeddings", true}})), Names("tie_word_embeddings"));
 }
 
 }  // namespace

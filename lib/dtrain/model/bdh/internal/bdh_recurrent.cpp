@@ -9,11 +9,14 @@
 #include <ATen/ops/zeros.h>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/bdh/internal/bdh_blocks.h"
 #include "dtrain/model/bdh/internal/rope.h"
 
 namespace dtrain::model::bdh {
 namespace {
+
+using config::bdh::kMaxPositions;
 
 constexpr std::int64_t kRotationChunk = 64;  // positions whose rotations are computed at once
 

@@ -13,10 +13,6 @@
 
 namespace dtrain::model::bdh {
 
-/// The maximum sequence length: at later positions t, float32 cannot hold the fraction of
-/// t * frequency.
-inline constexpr std::int64_t kMaxPositions = 65536;
-
 /// Computes the logits of the blocks in evaluation mode, up to rounding. Holds levels * nh * N * D
 /// state values, in float32 if the weights have 16 bits.
 class BdhRecurrent final : public Generator {
