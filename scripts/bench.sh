@@ -22,29 +22,30 @@ case ${1:-} in
     ;;
 esac
 scripts/build.sh release dtrain dtrun dtrain_runtime rank_stub
-program=scripts/bench.py
+program=scripts/bench/bench.py
 case ${1:-} in
   checkpoint)
-    program=scripts/bench_checkpoint.py
+    program=scripts/bench/bench_checkpoint.py
     shift
     ;;
   data)
     scripts/build.sh release dtrain_sentencepiece
-    program=scripts/bench_data.py
+    program=scripts/bench/bench_data.py
     shift
     ;;
   compress)
-    program=scripts/bench_compress.py
+    program=scripts/bench/bench_compress.py
     shift
     ;;
   plan)
-    program=scripts/bench_plan.py
+    program=scripts/bench/bench_plan.py
     shift
     ;;
   cpu)
     scripts/build.sh release unit_tests dist_tests
-    program=scripts/bench_cpu.py
+    program=scripts/bench/bench_cpu.py
     shift
     ;;
 esac
+export PYTHONPATH=$PWD/scripts  # runs.py
 exec /usr/bin/python3 "$program" "$@"

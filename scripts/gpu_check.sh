@@ -24,4 +24,6 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
   echo "gpu_check.sh: error: --python $python: it is no Python 3.10 or newer" >&2
   exit 2
 fi
-exec "$python" "$(dirname "${BASH_SOURCE[0]}")/gpu_check.py" "$@"
+scripts=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
+export PYTHONPATH=$scripts${PYTHONPATH:+:$PYTHONPATH}  # runs.py
+exec "$python" "$scripts/gpu_check/gpu_check.py" "$@"

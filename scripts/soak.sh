@@ -34,6 +34,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+export PYTHONPATH=$PWD/scripts  # runs.py
+
 usage() {
   sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
   exit 2
@@ -44,32 +46,32 @@ build() {
   scripts/build.sh release all
 }
 
-kills() { build && /usr/bin/python3 scripts/soak_chaos.py kills --minutes "$minutes"; }
+kills() { build && /usr/bin/python3 scripts/soak/soak_chaos.py kills --minutes "$minutes"; }
 # Status 77 says that this user cannot act as another one, which is no failure.
-attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
-checkpoints() { build && /usr/bin/python3 scripts/soak_chaos.py checkpoints --faults 30; }
-storage() { build && /usr/bin/python3 scripts/soak_storage.py; }
-parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
-chaos() { build && /usr/bin/python3 scripts/soak_chaos.py; }
+attack() { build && { /usr/bin/python3 scripts/soak/soak_attack.py || [ $? -eq 77 ]; }; }
+checkpoints() { build && /usr/bin/python3 scripts/soak/soak_chaos.py checkpoints --faults 30; }
+storage() { build && /usr/bin/python3 scripts/soak/soak_storage.py; }
+parity() { build && /usr/bin/python3 scripts/soak/soak_parity.py ${given:+--minutes "$given"}; }
+chaos() { build && /usr/bin/python3 scripts/soak/soak_chaos.py; }
 # Status 77 says that this user cannot make networks, which is no failure.
-nodes() { build && { /usr/bin/python3 scripts/soak_nodes.py || [ $? -eq 77 ]; }; }
+nodes() { build && { /usr/bin/python3 scripts/soak/soak_nodes.py || [ $? -eq 77 ]; }; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
-memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
-mutations() { alone && /usr/bin/python3 scripts/soak_mutations.py; }
+memory() { build && { /usr/bin/python3 scripts/soak/soak_memory.py || [ $? -eq 77 ]; }; }
+mutations() { alone && /usr/bin/python3 scripts/soak/soak_mutations.py; }
 waits() { build && build/release/bin/device_tests "[.waits]"; }
 alone() { scripts/setup.sh --dev && scripts/build.sh dev all; }
 asan() { scripts/test.sh --preset=asan; }
 
 # Status 77 says that there is no clang, which is no failure.
-fuzz() { build && { /usr/bin/python3 scripts/soak_fuzz.py build/release || [ $? -eq 77 ]; }; }
+fuzz() { build && { /usr/bin/python3 scripts/soak/soak_fuzz.py build/release || [ $? -eq 77 ]; }; }
 
-repeat() { build && /usr/bin/python3 scripts/soak_repeat.py 200; }
+repeat() { build && /usr/bin/python3 scripts/soak/soak_repeat.py 200; }
 
-scale() { build && /usr/bin/python3 scripts/soak_scale.py; }
+scale() { build && /usr/bin/python3 scripts/soak/soak_scale.py; }
 
 # Status 77 says that this machine cannot make a minimal Debian, which is no failure.
-fresh() { scripts/soak_fresh.sh || [ $? -eq 77 ]; }
+fresh() { scripts/soak/soak_fresh.sh || [ $? -eq 77 ]; }
 
 lowered() {
   local status=0 level

@@ -1,5 +1,5 @@
 """Bounds of rounding errors, derived from a format's precision, the number of roundings and float64 runs, never from one CPU's
-results. tests/support/rounding.h is the counterpart for C++."""
+results. tests/support/oracles/rounding.h is the counterpart for C++."""
 
 import array
 import math
@@ -24,7 +24,7 @@ def independent_rounding_bound(dtype, count):
 
 
 def roundings(levels, steps, tokens, dtype):
-    """The number of successive roundings of `steps` steps, as in tests/support/sensitivity.cpp. tokens: per step."""
+    """The number of successive roundings of `steps` steps, as in tests/support/oracles/sensitivity.cpp. tokens: per step."""
     results = steps * 2 * (13 * levels + 4)
     return results if dtype in ("float16", "bfloat16") else results * tokens
 

@@ -1,4 +1,4 @@
-"""Starts many ranks that are no dtrain (tests/support/rank_stub.cpp) and measures them; for tests, scripts/soak.sh and
+"""Starts many ranks that are no dtrain (tests/support/ranks/rank_stub.cpp) and measures them; for tests, scripts/soak.sh and
 scripts/bench.sh."""
 
 import dataclasses

@@ -6,8 +6,8 @@
 #include "device/on_fake.h"
 #include "dtrain/config/bdh/settings.h"
 #include "support/fake_device/counters.h"
-#include "support/local_ranks.h"
-#include "support/sensitivity.h"
+#include "support/oracles/sensitivity.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing::layouts_test {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "support/engine_run.h"
-#include "support/fake_device/cuda_operators.h"
 #include "support/fake_device/fake_device.h"
+#include "support/fake_device/operators/cuda_operators.h"
 #include "support/fake_plugin/fake_world.h"
 
 namespace dtrain::testing {

@@ -12,8 +12,8 @@
 #include "dtrain/model/token_sampler.h"
 #include "dtrain/parallel/compress/internal/top_k.h"
 #include "support/engine_run.h"
-#include "support/fake_device/cuda_operators.h"
-#include "support/local_ranks.h"
+#include "support/fake_device/operators/cuda_operators.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing::operators_test {

@@ -8,7 +8,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "support/engine_run.h"
 #include "support/fake_device/counters.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing::overlap_test {

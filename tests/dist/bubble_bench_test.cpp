@@ -12,8 +12,8 @@
 #include "dtrain/parallel/engine/make_stage.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/parallel/pipeline/check.h"
-#include "support/local_ranks.h"
-#include "support/small_blocks.h"
+#include "support/oracles/small_blocks.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::testing::bubble_bench_test {
 namespace {

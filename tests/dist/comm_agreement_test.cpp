@@ -8,8 +8,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::testing::comm_agreement_test {

@@ -10,7 +10,7 @@
 #include <new>
 #include <vector>
 
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "dtrain/net/socket.h"
-#include "support/local_ranks.h"
-#include "support/port_of.h"
+#include "support/ranks/local_ranks.h"
+#include "support/ranks/port_of.h"
 
 namespace dtrain::testing::comm_bench_test {
 namespace {

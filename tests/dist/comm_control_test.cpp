@@ -3,7 +3,7 @@
 
 #include "dtrain/comm/exchange.h"
 #include "dtrain/mesh/mesh_groups.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::testing::comm_control_test {

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::testing::comm_cut_test {
 namespace {

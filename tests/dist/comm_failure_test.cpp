@@ -10,9 +10,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/net/socket.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
-#include "support/port_of.h"
+#include "support/ranks/local_ranks.h"
+#include "support/ranks/port_of.h"
 #include "support/values.h"
 
 namespace dtrain::testing::comm_failure_test {

@@ -6,7 +6,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/internal/hier/hier_transport.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::testing::comm_hier_test {

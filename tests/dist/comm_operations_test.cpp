@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::testing::comm_operations_test {

@@ -5,7 +5,7 @@
 #include "dtrain/comm/call_ring.h"
 #include "dtrain/comm/reduce.h"
 #include "dtrain/comm/tree_order.h"
-#include "support/tree_sum.h"
+#include "support/oracles/tree_sum.h"
 
 namespace dtrain::testing::comm_order_test {
 namespace {

@@ -20,8 +20,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/internal/host/host_topology.h"
 #include "dtrain/comm/internal/host/segment.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/temp_folder.h"
 #include "support/values.h"
 

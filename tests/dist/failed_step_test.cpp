@@ -3,9 +3,9 @@
 #include <stdexcept>
 
 #include "dtrain/parallel/engine/step_engine.h"
-#include "support/delayed_world.h"
-#include "support/local_ranks.h"
-#include "support/small_blocks.h"
+#include "support/oracles/small_blocks.h"
+#include "support/ranks/delayed_world.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::testing::failed_step_test {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/mesh/mesh_groups.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::testing::mesh_test {

@@ -8,9 +8,9 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/config/bdh/settings.h"
-#include "support/delayed_world.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
+#include "support/ranks/delayed_world.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::testing::overlap_bench_test {
 namespace {

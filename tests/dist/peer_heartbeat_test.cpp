@@ -5,8 +5,8 @@
 #include <future>
 
 #include "dtrain/base/error.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::cuda::peer_heartbeat_test {

@@ -10,7 +10,7 @@
 #include "dtrain/job/start_table.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/values.h"
 

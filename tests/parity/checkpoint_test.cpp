@@ -8,7 +8,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "parity/saved_run.h"
 #include "support/messages.h"
-#include "support/sensitivity.h"
+#include "support/oracles/sensitivity.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 #include "support/values.h"

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "parity/saved_run.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 

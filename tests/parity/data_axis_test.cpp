@@ -1,6 +1,6 @@
 // Promise 1: the layout affects speed and memory, never results (docs/guide/determinism.md).
 //
-// scripts/soak_mutations.py plants defects in reading, accumulation and reduction; a test of this
+// scripts/soak/soak_mutations.py plants defects in reading, accumulation and reduction; a test of this
 // file or of naive_test.cpp catches each.
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -9,9 +9,9 @@
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/values/layout.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
-#include "support/rounding.h"
-#include "support/sensitivity.h"
+#include "support/oracles/rounding.h"
+#include "support/oracles/sensitivity.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 #include "support/values.h"

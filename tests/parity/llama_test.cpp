@@ -7,8 +7,8 @@
 
 #include "dtrain/config/llama/settings.h"
 #include "support/engine_run.h"
-#include "support/rounding.h"
-#include "support/sensitivity.h"
+#include "support/oracles/rounding.h"
+#include "support/oracles/sensitivity.h"
 #include "support/settings.h"
 
 namespace dtrain::testing::llama_test {

@@ -14,8 +14,8 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/saved_run.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
-#include "support/sensitivity.h"
+#include "support/oracles/sensitivity.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/values.h"
 

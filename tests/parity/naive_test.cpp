@@ -6,10 +6,10 @@
 
 #include "dtrain/config/bdh/settings.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
-#include "support/naive_trainer.h"
-#include "support/rounding.h"
-#include "support/sensitivity.h"
+#include "support/oracles/naive_trainer.h"
+#include "support/oracles/rounding.h"
+#include "support/oracles/sensitivity.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/values.h"
 

@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
-#include "support/sensitivity.h"
+#include "support/oracles/sensitivity.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing::rounding_test {

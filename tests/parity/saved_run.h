@@ -11,7 +11,7 @@
 #include "dtrain/checkpoint/saver.h"
 #include "dtrain/checkpoint/state.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::testing {
 

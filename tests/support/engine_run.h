@@ -16,7 +16,7 @@
 #include "dtrain/config/config.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/job/job.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::testing {

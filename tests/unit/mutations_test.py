@@ -1,4 +1,4 @@
-"""Every defect that scripts/soak_mutations.py plants has its place in the sources, and one only."""
+"""Every defect that scripts/soak/soak_mutations.py plants has its place in the sources, and one only."""
 
 import os
 import pathlib
@@ -6,7 +6,7 @@ import sys
 import unittest
 
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-sys.path.insert(0, str(SOURCE / "scripts"))
+sys.path.insert(0, str(SOURCE / "scripts/soak"))
 from soak_mutations import MUTATIONS  # noqa: E402
 
 

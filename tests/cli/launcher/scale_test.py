@@ -1,5 +1,5 @@
 """Many ranks on one machine: they meet, share memory and end quickly, with few open files. The ranks are not dtrain but
-run its rendezvous, its groups and its control connection (tests/support/rank_stub.cpp)."""
+run its rendezvous, its groups and its control connection (tests/support/ranks/rank_stub.cpp)."""
 
 import os
 import resource

@@ -11,7 +11,8 @@ import unittest
 
 from dtrain_harness import SOURCE, FolderTest, run
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "scripts"))
+SCRIPTS = SOURCE / "scripts"
+sys.path[:0] = (str(SCRIPTS), str(SCRIPTS / "soak"))
 sys.dont_write_bytecode = True
 import soak_nodes  # noqa: E402
 import soak_parity  # noqa: E402
@@ -116,7 +117,7 @@ class Sweep(FolderTest):
     """Candidates of default hyperparameters."""
 
     def sweep(self, *flags, **more):
-        return run(sys.executable, SOURCE / "scripts" / "sweep_defaults.py", "--text", SOURCE / "tests/golden/text.bin", "--steps", 1,
+        return run(sys.executable, SCRIPTS / "sweep_defaults.py", "--text", SOURCE / "tests/golden/text.bin", "--steps", 1,
                    "--jobs", 1, "--results", self.folder / "results.jsonl", *flags, **more)
 
     def test_runs_that_have_ended_are_not_repeated(self):
@@ -145,11 +146,14 @@ class Sweep(FolderTest):
 class Scripts(unittest.TestCase):
     """Campaigns that run as programs."""
 
+    def soak(self, name, *words, status=0):
+        return run(sys.executable, SCRIPTS / "soak" / f"soak_{name}.py", *words, status=status, environment={"PYTHONPATH": SCRIPTS})
+
     def test_8_ranks_compute_the_bits_of_one(self):
-        run(sys.executable, SOURCE / "scripts" / "soak_scale.py", "--no-stubs", "--ranks", "8")
+        self.soak("scale", "--no-stubs", "--ranks", "8")
 
     def test_another_user_and_a_launcher_with_a_wrong_secret_have_no_effect(self):
-        attack = run(sys.executable, SOURCE / "scripts" / "soak_attack.py", "--starts", "1", "--way", "by_nodes", status=None)
+        attack = self.soak("attack", "--starts", "1", "--way", "by_nodes", status=None)
         if attack.returncode == 77:
             self.skipTest("needs root: to be another user")
         self.assertEqual(0, attack.returncode, attack.stdout + attack.stderr)

@@ -126,7 +126,7 @@ class Rehearsal(FolderTest):
             self.assertRegex(output, rf"D 256 PyTorch eager +{rate:,.0f} +- +5 MiB +1\.00")
 
     def test_the_kernels_of_a_step_are_what_a_longer_run_has_more(self):
-        sys.path.insert(0, str(SOURCE / "scripts"))
+        sys.path[:0] = (str(SOURCE / "scripts"), str(SOURCE / "scripts/gpu_check"))
         import gpu_check_bench
         short = {"kernels": {"nvjet_tst": [4, 1.0], "set_up": [1, 9.0]}, "waits": 10}
         long = {"kernels": {"nvjet_tst": [8, 4.0], "set_up": [1, 9.0], "dtrain::norm": [2, 1.0]}, "waits": 12}

@@ -10,7 +10,7 @@
 
 #include "support/fake_device/faults.h"
 #include "support/fake_device/graph.h"
-#include "support/fake_device/launched_kernel.h"
+#include "support/fake_device/operators/launched_kernel.h"
 #include "support/fake_device/streams.h"
 
 namespace dtrain::testing::fake {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/fake_device/access.h"
+#include "support/fake_device/operators/access.h"
 
 namespace dtrain::testing::fake {
 

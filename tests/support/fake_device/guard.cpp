@@ -8,10 +8,10 @@
 #include <memory>
 #include <utility>
 
-#include "support/fake_device/access.h"
 #include "support/fake_device/device_memory.h"
 #include "support/fake_device/faults.h"
 #include "support/fake_device/graph.h"
+#include "support/fake_device/operators/access.h"
 #include "support/fake_device/streams.h"
 #include "support/fake_device/waits.h"
 

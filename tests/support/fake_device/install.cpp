@@ -14,8 +14,8 @@
 #include "support/fake_device/fake_device.h"
 #include "support/fake_device/faults.h"
 #include "support/fake_device/guard.h"
-#include "support/fake_device/kernels.h"
 #include "support/fake_device/memory.h"
+#include "support/fake_device/operators/kernels.h"
 #include "support/fake_device/streams.h"
 
 namespace dtrain::testing::fake {

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "support/fake_device/access.h"
 #include "support/fake_device/fake_device.h"
 #include "support/fake_device/faults.h"
+#include "support/fake_device/operators/access.h"
 
 namespace dtrain::testing::fake {
 

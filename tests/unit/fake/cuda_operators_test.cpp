@@ -1,5 +1,5 @@
 // Tests that the fake device rejects what LibTorch's CUDA kernels reject.
-#include "support/fake_device/cuda_operators.h"
+#include "support/fake_device/operators/cuda_operators.h"
 
 #include "support/messages.h"
 #include "unit/fake/fixture.h"

@@ -10,7 +10,7 @@
 #include "dtrain/base/error.h"
 #include "support/fake_device/counters.h"
 #include "support/fake_device/fake_device.h"
-#include "support/stub_group.h"
+#include "support/ranks/stub_group.h"
 #include "unit/nccl/nccl_model.h"
 
 namespace dtrain::cuda::watchdog_test {

@@ -7,8 +7,8 @@
 #include "dtrain/model/bdh/internal/bdh_blocks.h"
 #include "dtrain/model/bdh/internal/bdh_partition.h"
 #include "dtrain/model/bdh/internal/bdh_recurrent.h"
-#include "dtrain/model/bdh/internal/fused_head.h"
-#include "dtrain/model/bdh/internal/fused_level.h"
+#include "dtrain/model/bdh/internal/fused/fused_head.h"
+#include "dtrain/model/bdh/internal/fused/fused_level.h"
 #include "dtrain/model/bdh/internal/rope.h"
 #include "dtrain/model/family.h"
 

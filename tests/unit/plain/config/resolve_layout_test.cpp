@@ -13,8 +13,8 @@
 #include "dtrain/config/values/layout.h"
 #include "dtrain/data/batch.h"
 #include "support/messages.h"
+#include "support/oracles/tree_sum.h"
 #include "support/settings.h"
-#include "support/tree_sum.h"
 
 namespace dtrain::config::resolve_layout_test {
 namespace {

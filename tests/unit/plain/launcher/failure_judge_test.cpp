@@ -12,8 +12,8 @@
 
 #include "dtrain/base/error.h"
 #include "launcher/judge/stop_policy.h"
-#include "support/launcher_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/launcher_ranks.h"
 
 namespace launcher::failure_judge_test {
 namespace {

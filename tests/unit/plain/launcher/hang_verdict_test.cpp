@@ -4,8 +4,8 @@
 #include <string>
 
 #include "launcher/judge/hang_watch.h"
-#include "support/launcher_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/launcher_ranks.h"
 
 namespace launcher::hang_verdict_test {
 namespace {

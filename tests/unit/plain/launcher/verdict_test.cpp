@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "launcher/judge/stragglers.h"
-#include "support/launcher_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/launcher_ranks.h"
 
 namespace launcher::verdict_test {
 namespace {

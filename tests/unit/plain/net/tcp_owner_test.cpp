@@ -11,7 +11,7 @@
 #include "dtrain/base/io/descriptor.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
-#include "support/port_of.h"
+#include "support/ranks/port_of.h"
 
 namespace dtrain::comm::tcp_owner_test {
 namespace {

@@ -21,7 +21,7 @@
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
-#include "support/stub_group.h"
+#include "support/ranks/stub_group.h"
 
 namespace dtrain::testing::thousands_test {
 namespace {

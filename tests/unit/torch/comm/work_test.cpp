@@ -10,7 +10,7 @@
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/serial_executor.h"
-#include "support/stub_group.h"
+#include "support/ranks/stub_group.h"
 
 namespace dtrain::testing::work_test {
 namespace {

@@ -11,8 +11,8 @@
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/values.h"
 

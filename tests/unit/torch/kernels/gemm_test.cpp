@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dtrain/metrics/tensor_memory.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::kernels::gemm_test {
 namespace {

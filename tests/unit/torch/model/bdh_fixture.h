@@ -11,7 +11,7 @@
 
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/param/arena.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 #include "support/values.h"
 
 namespace dtrain::testing {

@@ -11,7 +11,7 @@
 
 #include "bdh_fixture.h"
 #include "dtrain/metrics/tensor_memory.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::model::block_memory_test {
 namespace {

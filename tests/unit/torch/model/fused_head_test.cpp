@@ -1,5 +1,5 @@
 // Compares the fused head with LibTorch's cross-entropy, differentiated by autograd.
-#include "dtrain/model/bdh/internal/fused_head.h"
+#include "dtrain/model/bdh/internal/fused/fused_head.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -14,8 +14,8 @@
 #include <string>
 
 #include "bdh_fixture.h"
-#include "dtrain/model/bdh/internal/fused_work.h"
-#include "support/rounding.h"
+#include "dtrain/model/bdh/internal/fused/fused_work.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::model::fused_head_test {
 namespace {

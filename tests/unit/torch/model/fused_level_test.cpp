@@ -1,5 +1,5 @@
 // Compares the fused level with the plain one, differentiated by autograd.
-#include "dtrain/model/bdh/internal/fused_level.h"
+#include "dtrain/model/bdh/internal/fused/fused_level.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -12,8 +12,8 @@
 
 #include "bdh_fixture.h"
 #include "dtrain/model/bdh/internal/bdh_blocks.h"
-#include "dtrain/model/bdh/internal/fused_work.h"
-#include "support/rounding.h"
+#include "dtrain/model/bdh/internal/fused/fused_work.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::model::fused_level_test {
 namespace {

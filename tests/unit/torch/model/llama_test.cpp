@@ -18,7 +18,7 @@
 #include "dtrain/model/family.h"
 #include "dtrain/model/llama/internal/llama_generator.h"
 #include "dtrain/param/arena.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::model::llama::llama_test {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "dtrain/model/bdh/internal/bdh_blocks.h"
 #include "dtrain/param/parameter_use.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 #include "unit/torch/model/bdh_fixture.h"
 
 namespace dtrain::model::bdh::low_precision_test {

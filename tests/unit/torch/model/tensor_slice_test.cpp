@@ -8,7 +8,7 @@
 #include "support/action_ids.h"
 #include "support/ids.h"
 #include "support/messages.h"
-#include "support/small_blocks.h"
+#include "support/oracles/small_blocks.h"
 
 namespace dtrain::model::bdh::tensor_slice_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "support/ids.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 #include "support/values.h"
 
 namespace dtrain::optim::global_norm_test {

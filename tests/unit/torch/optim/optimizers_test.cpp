@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "support/ids.h"
-#include "support/naive_trainer.h"
-#include "support/rounding.h"
+#include "support/oracles/naive_trainer.h"
+#include "support/oracles/rounding.h"
 #include "support/values.h"
 
 namespace dtrain::optim::optimizers_test {

@@ -8,7 +8,7 @@
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/engine/internal/block_runner.h"
 #include "support/action_ids.h"
-#include "support/small_blocks.h"
+#include "support/oracles/small_blocks.h"
 
 namespace dtrain::parallel::recompute_test {
 namespace {

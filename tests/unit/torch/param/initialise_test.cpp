@@ -7,7 +7,7 @@
 #include "dtrain/base/philox.h"
 #include "dtrain/param/parameter_spec.h"
 #include "support/ids.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::param::initialise_test {
 namespace {

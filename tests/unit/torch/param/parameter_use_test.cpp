@@ -7,7 +7,7 @@
 #include <map>
 
 #include "support/ids.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::param::parameter_use_test {
 namespace {

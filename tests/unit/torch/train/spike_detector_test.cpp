@@ -11,7 +11,7 @@
 #include "dtrain/train/internal/run_history.h"
 #include "dtrain/train/internal/step_metrics.h"
 #include "support/messages.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 
 namespace dtrain::train::spike_detector_test {
 namespace {

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 

@@ -8,8 +8,8 @@
 
 #include "dtrain/parallel/compress/all_reducer.h"
 #include "support/ids.h"
-#include "support/local_ranks.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::parallel::compressed_all_reducer_test {

@@ -13,8 +13,8 @@
 #include "dtrain/parallel/compress/internal/thin_products.h"
 #include "dtrain/parallel/compress/internal/top_k.h"
 #include "support/ids.h"
-#include "support/local_ranks.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::parallel::schemes_test {

@@ -12,9 +12,9 @@
 #include "support/action_ids.h"
 #include "support/engine_run.h"
 #include "support/ids.h"
-#include "support/local_ranks.h"
+#include "support/oracles/small_blocks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
-#include "support/small_blocks.h"
 #include "support/values.h"
 
 namespace dtrain::parallel::data_axis_events_test {

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 #include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel::gradient_store_test {

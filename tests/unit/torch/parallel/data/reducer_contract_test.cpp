@@ -12,7 +12,7 @@
 #include "dtrain/parallel/data/internal/bucket_reducer.h"
 #include "dtrain/parallel/data/internal/sharded_reducers.h"
 #include "dtrain/parallel/engine/step_engine.h"
-#include "support/small_blocks.h"
+#include "support/oracles/small_blocks.h"
 #include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel::reducer_contract_test {

@@ -8,7 +8,7 @@
 #include "dtrain/parallel/data/internal/unit_schedule.h"
 #include "support/action_ids.h"
 #include "support/ids.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {

@@ -5,9 +5,9 @@
 
 #include "dtrain/parallel/engine/step_engine.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
-#include "support/rounding.h"
-#include "support/small_blocks.h"
+#include "support/oracles/rounding.h"
+#include "support/oracles/small_blocks.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::parallel::native_backward_test {
 namespace {

@@ -11,9 +11,9 @@
 #include "dtrain/model/family.h"
 #include "support/engine_run.h"
 #include "support/ids.h"
-#include "support/local_ranks.h"
-#include "support/rounding.h"
-#include "support/small_blocks.h"
+#include "support/oracles/rounding.h"
+#include "support/oracles/small_blocks.h"
+#include "support/ranks/local_ranks.h"
 #include "support/values.h"
 
 namespace dtrain::parallel::step_engine_test {

@@ -11,8 +11,8 @@
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 #include "support/engine_run.h"
-#include "support/local_ranks.h"
 #include "support/messages.h"
+#include "support/ranks/local_ranks.h"
 #include "support/settings.h"
 #include "support/values.h"
 

@@ -13,7 +13,7 @@
 
 #include "dtrain/comm/queued_group.h"
 #include "dtrain/parallel/tensor/splits.h"
-#include "support/stub_group.h"
+#include "support/ranks/stub_group.h"
 
 namespace dtrain::parallel::overlap_test {
 namespace {

@@ -16,7 +16,7 @@
 #include "dtrain/parallel/engine/internal/block_runner.h"
 #include "dtrain/parallel/tensor/splits.h"
 #include "support/action_ids.h"
-#include "support/local_ranks.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::parallel::split_blocks_test {
 namespace {

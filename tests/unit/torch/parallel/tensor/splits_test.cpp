@@ -11,8 +11,8 @@
 #include <functional>
 #include <vector>
 
-#include "support/local_ranks.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::parallel::splits_test {
 namespace {
