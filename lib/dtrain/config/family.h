@@ -67,6 +67,23 @@ struct HuggingFaceFormat {
   bool needs_config = true;
 };
 
+/// How --match counts a family's models and chooses their sizes (match.h).
+struct Sizing {
+  /// Returns the number of parameters.
+  std::int64_t (*parameters)(const ModelConfig& model);
+  /// Returns the FLOPs per token of a training step, as model::Model::training_flops_per_token.
+  ///
+  /// config: its sequence length counts; attention resolved (resolve_attention).
+  double (*training_flops)(const Config& config);
+  /// Returns the divisor of the widths to choose from.
+  std::int64_t (*width_step)(const ModelConfig& model);
+  /// Key of the size that is tuned last, with the smallest divisor of its values.
+  std::string_view tuned_key;
+  std::int64_t tuned_step;
+  /// Returns the usual value of this size for the model's width.
+  std::int64_t (*usual_value)(const ModelConfig& model);
+};
+
 struct Family {
   std::string_view name;  ///< the value of --model
   /// Rows of the settings table (rows.h). Those of the group "model" require --model NAME.
@@ -83,6 +100,8 @@ struct Family {
                                   const AttentionWorkload& work) = nullptr;
   /// Null if Hugging Face has no such models.
   const HuggingFaceFormat* hugging_face = nullptr;
+  /// Null if the family does not support --match.
+  const Sizing* sizing = nullptr;
 };
 
 #define FAMILY(name)      \

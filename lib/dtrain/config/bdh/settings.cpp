@@ -1,5 +1,7 @@
 #include "dtrain/config/bdh/settings.h"
 
+#include <algorithm>
+
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/hugging_face.h"
 #include "dtrain/config/family.h"
@@ -12,6 +14,10 @@ using namespace rows;
 
 constexpr double kMaxHeads = 1 << 12;
 constexpr double kMaxNeurons = 1 << 20;
+// Neurons of all heads per unit of width, in configs/experiments/mini.json and small.json.
+constexpr std::int64_t kUsualNeurons = 32;
+// Divisor of the widths that --match chooses.
+constexpr std::int64_t kWidthStep = 8;
 
 constexpr Setting kSettings[] = {
     {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
@@ -43,7 +49,49 @@ std::int64_t attention_chunk(const ModelConfig& model, const AttentionWorkload& 
                                : fastest_chunk(model.width, settings_of(model).neurons, work);
 }
 
+std::int64_t bdh_parameters(const ModelConfig& model) {
+  const Settings& own = settings_of(model);
+  const std::int64_t distinct_layers = own.tie_layers ? 1 : model.layers;
+  return model.width * (2 * model.vocab + 3 * distinct_layers * model.heads * own.neurons);
+}
+
+double bdh_flops(const Config& config) {
+  const ModelConfig& model = config.model;
+  const AttentionSetting& attention = config.machine.attention;
+  const bool is_chunked =
+      attention.kind == AttentionSetting::Kind::chunked && attention.chunk < config.data.seq_len;
+  const double layer = layer_flops({.width = model.width,
+                                    .heads = model.heads,
+                                    .neurons = model.heads * settings_of(model).neurons},
+                                   config.data.seq_len, is_chunked ? attention.chunk : 0);
+  const double head = 2 * static_cast<double>(model.width) * static_cast<double>(model.vocab);
+  return 3 * (static_cast<double>(model.layers) * layer + head);
+}
+
+constexpr Sizing kSizing{.parameters = bdh_parameters,
+                         .training_flops = bdh_flops,
+                         .width_step = [](const ModelConfig&) { return kWidthStep; },
+                         .tuned_key = "model.neurons",
+                         .tuned_step = 2,
+                         .usual_value =
+                             [](const ModelConfig& model) {
+                               const std::int64_t pairs =
+                                   kUsualNeurons * model.width / model.heads / 2;
+                               return std::max<std::int64_t>(2, 2 * pairs);
+                             }};
+
 }  // namespace
+
+double layer_flops(const LayerSizes& sizes, std::int64_t seq_len, std::int64_t chunk) {
+  const auto n = static_cast<double>(sizes.neurons);
+  const auto heads = static_cast<double>(sizes.heads);
+  const auto width = static_cast<double>(sizes.width);
+  const auto reach = static_cast<double>(chunk == 0 ? seq_len : chunk);
+  // Products with the three matrices, then the causal half of the scores and of their product with
+  // x. With chunked attention, each token also reads and updates a state.
+  const double state = chunk == 0 ? 0 : 4 * width * n;
+  return 6 * width * n + reach * (n + width * heads) + state;
+}
 
 // Per neuron and position, forward and backward, full attention takes 3·T FLOPs. A chunk
 // of C positions takes 3·C within the chunk and 14·D for the state: reading and writing it, and five
@@ -94,7 +142,8 @@ const Family& family() {
                               .check = check,
                               .has_fused_kernels = true,
                               .attention_chunk = attention_chunk,
-                              .hugging_face = &hugging_face()};
+                              .hugging_face = &hugging_face(),
+                              .sizing = &kSizing};
   return kFamily;
 }
 

@@ -1,4 +1,4 @@
-// Settings specific to BDH models, and the choice of their attention chunk.
+// Settings specific to BDH models, their FLOPs, and the choice of their attention chunk.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,18 @@ struct Settings {
 [[nodiscard]] inline const Settings& settings_of(const ModelConfig& model) {
   return model.family.get<Settings>();
 }
+
+/// The sizes of a layer that determine its FLOPs.
+struct LayerSizes {
+  std::int64_t width = 0;    ///< D
+  std::int64_t heads = 0;    ///< nh
+  std::int64_t neurons = 0;  ///< n, of all heads
+};
+
+/// FLOPs per token of a layer's forward pass; attention is counted causally.
+///
+/// chunk: length (positions) of the chunks of attention; 0 for full attention.
+[[nodiscard]] double layer_flops(const LayerSizes& sizes, std::int64_t seq_len, std::int64_t chunk);
 
 /// The chunk length (positions) of chunked attention if it takes fewer FLOPs over `seq_len`
 /// positions than full attention; otherwise 0. width: D.

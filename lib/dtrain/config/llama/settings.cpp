@@ -1,5 +1,7 @@
 #include "dtrain/config/llama/settings.h"
 
+#include <algorithm>
+
 #include "dtrain/base/error.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/llama/hugging_face.h"
@@ -14,6 +16,8 @@ constexpr double kMaxHeads = 1 << 12;
 constexpr double kMaxHeadDim = 1 << 14;
 constexpr double kMaxIntermediate = 1 << 20;
 constexpr double kMaxPositions = 1 << 24;
+// Divisor of the widths that --match chooses if --head-dim is given.
+constexpr std::int64_t kWidthStep = 8;
 
 // The accessor of a member of the settings of RoPE.
 template <auto member>
@@ -105,6 +109,45 @@ void check_sizes(const ModelConfig& model) {
   }
 }
 
+LayerSizes layer_sizes(const ModelConfig& model) {
+  return {.width = model.width,
+          .queries = model.heads * head_dim_of(model),
+          .keys = kv_heads_of(model) * head_dim_of(model),
+          .intermediate = intermediate_of(model)};
+}
+
+std::int64_t llama_parameters(const ModelConfig& model) {
+  const Settings& own = settings_of(model);
+  const auto [width, queries, keys, intermediate] = layer_sizes(model);
+  std::int64_t layer = 2 * width * (queries + keys) + 3 * width * intermediate + 2 * width;
+  if (own.attention_bias != AttentionBias::none) layer += queries + 2 * keys;
+  if (own.attention_bias == AttentionBias::all) layer += width;
+  if (own.query_key_norm) layer += 2 * head_dim_of(model);
+  const std::int64_t embeddings = own.tie_embeddings ? 1 : 2;
+  return embeddings * model.vocab * width + model.layers * layer + width;
+}
+
+double llama_flops(const Config& config) {
+  const ModelConfig& model = config.model;
+  const double layer = layer_flops(layer_sizes(model), config.data.seq_len);
+  const double head = 2 * static_cast<double>(model.width) * static_cast<double>(model.vocab);
+  return 3 * (static_cast<double>(model.layers) * layer + head);
+}
+
+// RoPE needs heads of even size.
+std::int64_t width_step(const ModelConfig& model) {
+  return settings_of(model).head_dim > 0 ? kWidthStep : 2 * model.heads;
+}
+
+constexpr Sizing kSizing{.parameters = llama_parameters,
+                         .training_flops = llama_flops,
+                         .width_step = width_step,
+                         .tuned_key = "model.intermediate_size",
+                         .tuned_step = 1,
+                         .usual_value = [](const ModelConfig& model) {
+                           return std::max<std::int64_t>(1, model.width * 8 / 3);
+                         }};
+
 }  // namespace
 
 std::int64_t kv_heads_of(const ModelConfig& model) {
@@ -122,13 +165,24 @@ std::int64_t intermediate_of(const ModelConfig& model) {
   return given > 0 ? given : (model.width * 8 / 3 + 63) / 64 * 64;
 }
 
+double layer_flops(const LayerSizes& sizes, std::int64_t seq_len) {
+  const auto width = static_cast<double>(sizes.width);
+  const auto queries = static_cast<double>(sizes.queries);
+  const auto keys = static_cast<double>(sizes.keys);
+  const auto hidden = static_cast<double>(sizes.intermediate);
+  // Projections, the causal half of the scores and of their product with the values, and the MLP.
+  return 4 * width * (queries + keys) + 2 * queries * static_cast<double>(seq_len) +
+         6 * width * hidden;
+}
+
 const Family& family() {
   static const Family kFamily{.name = "llama",
                               .settings = kSettings,
                               .foreign_flags = kForeignFlags,
                               .defaults = [] { return std::any(Settings()); },
                               .check = check_sizes,
-                              .hugging_face = &hugging_face()};
+                              .hugging_face = &hugging_face(),
+                              .sizing = &kSizing};
   return kFamily;
 }
 

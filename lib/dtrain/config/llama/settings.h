@@ -1,4 +1,5 @@
-// Settings specific to Llama models: Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3.
+// Settings specific to Llama models (Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3), and the FLOPs
+// of their layers.
 #pragma once
 
 #include <cstdint>
@@ -55,5 +56,16 @@ struct Settings {
 [[nodiscard]] std::int64_t kv_heads_of(const ModelConfig& model);
 [[nodiscard]] std::int64_t head_dim_of(const ModelConfig& model);
 [[nodiscard]] std::int64_t intermediate_of(const ModelConfig& model);
+
+/// The sizes of a layer that determine its FLOPs.
+struct LayerSizes {
+  std::int64_t width = 0;         ///< D
+  std::int64_t queries = 0;       ///< H*d, of all heads
+  std::int64_t keys = 0;          ///< K*d, of all heads of keys and values
+  std::int64_t intermediate = 0;  ///< I
+};
+
+/// FLOPs per token of a layer's forward pass; attention is counted causally.
+[[nodiscard]] double layer_flops(const LayerSizes& sizes, std::int64_t seq_len);
 
 }  // namespace dtrain::config::llama

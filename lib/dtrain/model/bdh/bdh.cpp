@@ -70,13 +70,9 @@ BlockCost level_cost(const BdhSlice& slice, std::int64_t seq_len, std::int64_t s
                      bool recomputes_gates) {
   const BdhSizes& sizes = slice.whole;
   const auto n = static_cast<double>(sizes.all_neurons());
-  const auto heads = static_cast<double>(sizes.heads);
   const auto width = static_cast<double>(sizes.width);
-  const auto reach = static_cast<double>(span == 0 ? seq_len : span);
-  // Products with the three matrices, then the causal half of the scores and of their product with
-  // x. With chunked attention, each token also reads and updates a state.
-  const double state = span == 0 ? 0 : 4 * width * n;
-  const double flops = 6 * width * n + reach * (n + width * heads) + state;
+  const double flops = config::bdh::layer_flops(
+      {.width = sizes.width, .heads = sizes.heads, .neurons = sizes.all_neurons()}, seq_len, span);
   const double gates = recomputes_gates ? 4 * width * n : 0;  // xs and ys
 
   // Ranks all-reduce the decoder's output and the gradient of x. Ranks that share a head also

@@ -112,12 +112,11 @@ LayerParameters add_layer(SpecList& list, const LlamaSlice& slice, std::int64_t 
 BlockCost layer_cost(const LlamaSlice& slice, std::int64_t seq_len) {
   const LlamaSizes& sizes = slice.whole;
   const auto width = static_cast<double>(sizes.width);
-  const auto queries = static_cast<double>(sizes.heads * sizes.head_dim);
-  const auto keys = static_cast<double>(sizes.kv_heads * sizes.head_dim);
-  const auto hidden = static_cast<double>(sizes.intermediate);
-  // Projections, the causal half of the scores and of their product with the values, and the MLP.
-  const double flops = 4 * width * (queries + keys) + 2 * queries * static_cast<double>(seq_len) +
-                       6 * width * hidden;
+  const double flops = config::llama::layer_flops({.width = sizes.width,
+                                                   .queries = sizes.heads * sizes.head_dim,
+                                                   .keys = sizes.kv_heads * sizes.head_dim,
+                                                   .intermediate = sizes.intermediate},
+                                                  seq_len);
   // Attention and MLP each all-reduce their output and the gradient of their input.
   return {.forward_flops_per_token = flops,
           .reduced_values_per_token = slice.place.is_whole() ? 0 : 4 * width};
