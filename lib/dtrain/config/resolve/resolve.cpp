@@ -193,29 +193,6 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   }
 }
 
-// Replaces --attention auto, so that the start table, the reproducibility class and checkpoints show
-// the attention that is computed.
-void resolve_attention(Config& config) {
-  const MachineConfig& machine = config.machine;
-  AttentionSetting& attention = config.machine.attention;
-  const Family& family = family_of(config.model);
-  if (family.attention_chunk == nullptr) {
-    if (attention.kind != AttentionSetting::Kind::chunked) return;
-    fail(ErrorKind::usage, "--model {1} does not support --attention {0}: use --attention full",
-         attention, config.model.name);
-  }
-  if (attention.kind != AttentionSetting::Kind::automatic) return;
-  const bool is_fused = machine.kernels == Kernels::fused;
-  if (!is_fused && machine.device.is_cpu()) return;  // plain kernels serve as the oracle
-  const DeviceRates rates = device_rates(machine);
-  const std::int64_t chunk =
-      family.attention_chunk(config.model, {.seq_len = config.data.seq_len,
-                                            .rates = is_fused ? nullptr : &rates,
-                                            .value_bytes = bytes_of(machine.param_dtype)});
-  const auto kind = chunk > 0 ? AttentionSetting::Kind::chunked : AttentionSetting::Kind::full;
-  attention = {.kind = kind, .chunk = chunk};
-}
-
 void check_verified(const VerifyConfig& verify) {
   if (verify.trajectory.empty() != verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name require each other: give both or neither");
@@ -274,6 +251,39 @@ bool needs_loss_scaling(const MachineConfig& machine) {
   return machine.param_dtype == Dtype::float16 || machine.reduce_dtype == Dtype::float16;
 }
 
+Launch resolve_computation(Config& config, const Launch& launch) {
+  const Launch ranks = with_local_ranks(config.layout, launch);
+  resolve_layout(config.layout, ranks);
+  resolve_machine(config.machine, config.layout, ranks);
+  if (config.layout.strategy == Strategy::automatic) check_auto_device(config.machine.device);
+  resolve_dtypes(config.machine);
+  resolve_kernels(config.model, config.machine);
+  return ranks;
+}
+
+// The start table, the reproducibility class and checkpoints thus show the attention that is
+// computed.
+void resolve_attention(Config& config) {
+  const MachineConfig& machine = config.machine;
+  AttentionSetting& attention = config.machine.attention;
+  const Family& family = family_of(config.model);
+  if (family.attention_chunk == nullptr) {
+    if (attention.kind != AttentionSetting::Kind::chunked) return;
+    fail(ErrorKind::usage, "--model {1} does not support --attention {0}: use --attention full",
+         attention, config.model.name);
+  }
+  if (attention.kind != AttentionSetting::Kind::automatic) return;
+  const bool is_fused = machine.kernels == Kernels::fused;
+  if (!is_fused && machine.device.is_cpu()) return;  // plain kernels serve as the oracle
+  const DeviceRates rates = device_rates(machine);
+  const std::int64_t chunk =
+      family.attention_chunk(config.model, {.seq_len = config.data.seq_len,
+                                            .rates = is_fused ? nullptr : &rates,
+                                            .value_bytes = bytes_of(machine.param_dtype)});
+  const auto kind = chunk > 0 ? AttentionSetting::Kind::chunked : AttentionSetting::Kind::full;
+  attention = {.kind = kind, .chunk = chunk};
+}
+
 Config resolve(Command command, Config config, const Launch& launch) {
   const bool is_one_process =
       command != Command::train && command != Command::verify && command != Command::doctor;
@@ -285,14 +295,9 @@ Config resolve(Command command, Config config, const Launch& launch) {
   while (run_dir.size() > 1 && run_dir.ends_with('/')) run_dir.pop_back();
   if (command == Command::plan) return config;  // which is resolved separately for each layout
   const bool is_auto_layout = config.layout.strategy == Strategy::automatic;
-  const Launch ranks = with_local_ranks(config.layout, launch);
-  resolve_layout(config.layout, ranks);
-  resolve_machine(config.machine, config.layout, ranks);
-  if (is_auto_layout) check_auto_device(config.machine.device);
+  const Launch ranks = resolve_computation(config, launch);
   resolve_sharding(config.layout, config.machine, ranks);
-  resolve_dtypes(config.machine);
   check_compression(config.layout, config.machine);
-  resolve_kernels(config.model, config.machine);
   if (command == Command::train || command == Command::doctor) {
     if (is_auto_layout) {
       resolve_auto_layout_batch(config.batch, ranks.world_size);

@@ -40,6 +40,18 @@ void resolve_dtypes(MachineConfig& machine);
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);
 
+/// Resolves the settings that decide how a model is computed, except --attention auto: layout,
+/// device, dtypes and kernels. Returns `launch` as with_local_ranks does.
+///
+/// Throws: Error{usage} as resolve.
+Launch resolve_computation(Config& config, const Launch& launch);
+
+/// Replaces --attention auto by the attention that is computed, which depends on the model's sizes.
+///
+/// config: after resolve_computation.
+/// Throws: Error{usage} if the model's family does not support the setting.
+void resolve_attention(Config& config);
+
 /// True if parameters or reduced gradients are float16, so that small gradients would underflow.
 /// machine: resolved.
 [[nodiscard]] bool needs_loss_scaling(const MachineConfig& machine);

@@ -253,6 +253,11 @@ enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
 /// The reaction to a loss or gradient norm far above those of recent steps.
 enum class SpikeGuard { off, warn, skip };
+/// The count that --match makes equal.
+enum class MatchBy {
+  parameters,
+  flops,  ///< per token of a training step
+};
 /// The output format of `dtrain checkpoint export`.
 enum class ExportFormat { safetensors, huggingface };
 
@@ -307,6 +312,8 @@ inline constexpr Choice kUpdateRules[] = {{"adamw", UpdateRule::adamw}, {"sgd", 
 inline constexpr Choice kOnNonfinite[] = {{"stop", OnNonfinite::stop}, {"skip", OnNonfinite::skip}};
 inline constexpr Choice kSpikeGuards[] = {
     {"off", SpikeGuard::off}, {"warn", SpikeGuard::warn}, {"skip", SpikeGuard::skip}};
+inline constexpr Choice kMatchCounts[] = {{"parameters", MatchBy::parameters},
+                                          {"flops", MatchBy::flops}};
 
 constexpr std::span<const Choice> choices_of(Strategy) { return kStrategies; }
 constexpr std::span<const Choice> choices_of(ExportFormat) { return kExportFormats; }
@@ -323,6 +330,7 @@ constexpr std::span<const Choice> choices_of(ScheduleShape) { return kSchedules;
 constexpr std::span<const Choice> choices_of(UpdateRule) { return kUpdateRules; }
 constexpr std::span<const Choice> choices_of(OnNonfinite) { return kOnNonfinite; }
 constexpr std::span<const Choice> choices_of(SpikeGuard) { return kSpikeGuards; }
+constexpr std::span<const Choice> choices_of(MatchBy) { return kMatchCounts; }
 
 template <typename Value>
 concept EnumSetting = std::is_enum_v<Value> && requires(Value value) {
