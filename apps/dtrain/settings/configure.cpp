@@ -20,6 +20,7 @@
 #include "dtrain/data/split.h"
 #include "runtime_library.h"
 #include "settings/inherited_run.h"
+#include "settings/matched_sizes.h"
 #include "settings/model_path.h"
 
 namespace dtrain::app {
@@ -178,7 +179,8 @@ void fit_batch(const config::CommandLine& command_line, config::LoadedSettings& 
 }
 
 // Reads and resolves the settings of the command and of the run that it resumes.
-Configured read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
+Configured read_settings(const config::CommandLine& command_line, const config::Launch& launch,
+                         const base::RankEnv& env) {
   check_values(command_line);
   config::LoadedSettings given = config::load(command_line);
   const config::Command command = command_line.command;
@@ -188,6 +190,7 @@ Configured read_settings(const config::CommandLine& command_line, const config::
     given.config.generate.from = model;
   }
   config::check_auto_layout(command_line, given.config);
+  check_match(command_line, given.config);
   adopt_vocab_of_data(command_line, given);
   const bool starts = command == config::Command::train && !command_line.print_config;
   if (starts) config::require_run_dir(given.config);
@@ -206,6 +209,7 @@ Configured read_settings(const config::CommandLine& command_line, const config::
         config::apply_default_strategy(command_line, launch, loaded.config.layout);
     if (!run) {
       adopt_model_settings(command_line, loaded);
+      configured.match = adopt_matched_sizes(command_line, launch, env, loaded);
       if (command == config::Command::train) fit_batch(command_line, loaded, launch);
     }
     configured.config = resolve_with_epochs(command, loaded.config, launch);
@@ -225,7 +229,7 @@ Configured read_settings(const config::CommandLine& command_line, const config::
 Configured read_settings_of_rank(const config::CommandLine& command_line,
                                  const config::Launch& launch, const base::RankEnv& env) {
   try {
-    return read_settings(command_line, launch);
+    return read_settings(command_line, launch, env);
   } catch (const base::Error& error) {
     const std::string_view message = error.what();
     const bool is_of_step = env.slurm_step && env.world_size > 1;
@@ -248,10 +252,12 @@ std::optional<Configured> configure(const config::CommandLine& given) {
   configured.launch = launch;
   configured.is_quiet = command_line.quiet;
   configured.is_verbose = command_line.verbose;
-  configured.has_file = !command_line.config_file.empty() || !configured.notice.empty();
+  configured.has_file =
+      !command_line.config_file.empty() || !configured.notice.empty() || !configured.match.empty();
   const config::LoadedSettings& loaded = configured.loaded;
   const bool tells = env.rank == 0 && !command_line.quiet;
   if (tells && !configured.notice.empty()) base::log_info("{}", configured.notice);
+  if (tells && !configured.match.empty()) base::log_info("{}", configured.match);
   if (env.rank == 0) {
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);

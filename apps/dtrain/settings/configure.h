@@ -27,9 +27,10 @@ struct Configured {
   std::string strategy = {};  ///< notice about a default strategy; empty if none was applied
   std::string origin = {};    ///< the resumed run's file that settings come from; may be empty
   std::string notice = {};    ///< notice about these settings; may be empty
+  std::string match = {};     ///< notice about --match; may be empty
   bool is_quiet = false;      ///< --quiet: prints only warnings and errors
   bool is_verbose = false;
-  bool has_file = false;  ///< settings come from --config or from a resumed run
+  bool has_file = false;  ///< settings come from --config, --match or a resumed run
 };
 
 /// Loads files, reads the environment and resolves the configuration. With --print-config it prints

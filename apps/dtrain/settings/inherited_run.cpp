@@ -25,8 +25,6 @@ namespace store = checkpoint::store;
 using base::path_exists;
 using config::Config;
 
-std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
-
 // The configuration in a manifest, with machine-dependent settings reset.
 config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   config::SavedRun saved;
@@ -50,15 +48,16 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
   return store::described_model(checkpoint::format::WeightFile::open(weights));
 }
 
-// True if --resume auto finds checkpoints and config.json in the run folder.
+}  // namespace
+
+std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
+
 bool resumes_run_folder(const Config& given) {
   const std::string& run = given.run.dir;
   return given.checkpoint.resume.is_automatic() && !run.empty() &&
          !store::list_steps(store::checkpoints_folder(run)).empty() &&
          path_exists(config_file_in(run));
 }
-
-}  // namespace
 
 bool resumes_own_run(const config::CommandLine& command_line, const Config& given) {
   return command_line.config_file.empty() && resumes_run_folder(given);

@@ -1,6 +1,7 @@
 // Finds the run from which a launch inherits settings or a model.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -8,6 +9,12 @@
 #include "dtrain/config/resumed_settings.h"
 
 namespace dtrain::app {
+
+/// The path of a run's config.json.
+[[nodiscard]] std::string config_file_in(const std::filesystem::path& run);
+
+/// True if --resume auto finds checkpoints and config.json in the run folder. given: files and flags.
+[[nodiscard]] bool resumes_run_folder(const config::Config& given);
 
 /// True if the command has no --config and resumes from its own run folder with --resume auto. It
 /// then inherits every setting that it does not specify.

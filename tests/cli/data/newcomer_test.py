@@ -66,7 +66,7 @@ class Values(Case):
         self.refused("--run-dir run --resume auto", "run/config.json")
 
     def test_an_unexpanded_home_folder_is_reported(self):
-        for flag in ("--data", "--val-data", "--run-dir", "--init-from", "--resume", "--config", "--deepspeed-config"):
+        for flag in ("--data", "--val-data", "--run-dir", "--init-from", "--resume", "--config", "--deepspeed-config", "--match"):
             self.refused([f"{flag}=~/book.txt"], flag, "'~/book.txt'")
         self.refused("generate --out f.txt", "--from RUN", without=["use --from"])
         self.refused(["verify", self.folder], "checkpoint verify")

@@ -72,6 +72,12 @@ class Settings(FolderTest):
         error = run(front_end_alone(self.folder, TOY), *WORK, "--neurons", "64", "--run-dir", self.folder / "run", status=42).stderr
         assert_names(error, "warning", "--neurons", "--model toy")
 
+    def test_a_family_without_counts_cannot_be_matched(self):
+        file = self.folder / "toy.json"
+        file.write_text('{"model": {"name": "toy"}}')
+        for words in (["--model", "toy", "--match", GOLDEN.parents[1] / "configs/experiments/mini.json"], ["--match", file]):
+            assert_names(run(TOY, *words, "--print-config", status=USAGE).stderr, "--match", "--model toy")
+
     def test_a_resumed_run_may_not_change_them(self):
         run_dir = shutil.copytree(trained("one"), self.folder / "run")
         error = run(TOY, *WORK, "--toy-groups", "2", "--run-dir", run_dir, "--resume", "auto", status=USAGE).stderr

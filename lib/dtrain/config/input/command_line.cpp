@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -23,6 +24,8 @@ using base::fail;
 // Flags that are not settings.
 constexpr const char* kConfigFile = "--config";
 constexpr const char* kDeepSpeedFile = "--deepspeed-config";
+constexpr const char* kMatch = "--match";
+constexpr const char* kMatchBy = "--match-by";
 constexpr const char* kSet = "--set";
 constexpr const char* kQuiet = "--quiet";
 constexpr const char* kVerbose = "--verbose";
@@ -71,10 +74,33 @@ void set_file(const std::string& flag, const std::string& file, std::string& pat
   path = file;
 }
 
+// Records the value of --match. Rejects an empty one, as from a script's unset variable.
+void set_match(const std::string& text, CommandLine& result) {
+  if (text.empty()) {
+    fail(ErrorKind::usage, "{} is empty: name a run folder or a configuration file", kMatch);
+  }
+  if (!result.match.empty() && result.match != text) {
+    result.repeated.push_back(
+        fmt::format("{} {} replaces {} {}", kMatch, text, kMatch, result.match));
+  }
+  result.match = text;
+}
+
+void set_match_by(const std::string& text, CommandLine& result) {
+  const auto* found = std::ranges::find(kMatchCounts, text, &Choice::name);
+  if (found == std::end(kMatchCounts)) {
+    fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of {}, {}", kMatchBy, text,
+         MatchBy::parameters, MatchBy::flops);
+  }
+  result.match_by = static_cast<MatchBy>(found->value);
+}
+
 // Records a parsed option. flag: its name, also for a positional argument.
 void add_option(const std::string& flag, const std::string& text, CommandLine& result) {
   if (flag == kConfigFile) return set_file(flag, text, result.config_file, result);
   if (flag == kDeepSpeedFile) return set_file(flag, text, result.deepspeed_file, result);
+  if (flag == kMatch) return set_match(text, result);
+  if (flag == kMatchBy) return set_match_by(text, result);
   if (flag == kSet) return result.assignments.push_back(parse_set(result.command, text));
   const auto found = std::ranges::find_if(settings(), [&](const Setting& setting) {
     return setting.flag == flag && setting.is_for(result.command);
@@ -157,6 +183,12 @@ void add_settings(CLI::App& app, Command command) {
   if (takes_train_settings(command)) {
     add(kDeepSpeedFile, "FILE",
         "settings of a DeepSpeed configuration; flags override them (docs/guide/habits.md)");
+    add(kMatch, "RUN|FILE",
+        "choose the sizes of the model, except those given as flags, so that it is as large as the "
+        "model of this run or configuration file (docs/guide/families.md)");
+    add(kMatchBy, "parameters|flops",
+        "what --match makes equal within 2%: the number of parameters, or FLOPs per token "
+        "(default: parameters)");
   }
   add(kSet, "KEY=VALUE", "any setting by its key, for example model.width=64");
   if (takes_train_settings(command)) {
@@ -184,6 +216,10 @@ CommandLine parsed_settings(const CLI::App& app, Command command) {
   result.verbose = is_on(kVerbose);
   if (result.quiet && result.verbose) {
     fail(ErrorKind::usage, "{} and {} exclude each other: omit one of them", kQuiet, kVerbose);
+  }
+  if (result.match_by && result.match.empty()) {
+    fail(ErrorKind::usage, "{} {} needs {}: name the run or configuration file to match", kMatchBy,
+         *result.match_by, kMatch);
   }
   if (result.gives("train.steps") && result.gives("train.epochs")) {
     fail(ErrorKind::usage, "--steps and --epochs exclude each other: omit one of them");

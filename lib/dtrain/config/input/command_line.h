@@ -1,11 +1,13 @@
 // Parsing of a subcommand's flags, and loading of the files that they name.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dtrain/config/input/file.h"
 #include "dtrain/config/schema/schema.h"
+#include "dtrain/config/values/values.h"
 
 namespace CLI {
 class App;
@@ -24,6 +26,8 @@ struct CommandLine {
   Command command = Command::train;
   std::string config_file;     ///< from --config; may be empty
   std::string deepspeed_file;  ///< from --deepspeed-config; may be empty
+  std::string match = {};      ///< from --match: a run folder or configuration file; may be empty
+  std::optional<MatchBy> match_by = {};  ///< from --match-by; parameters if it is not given
   /// Dotted keys of the DeepSpeed file that with_deepspeed did not use.
   std::vector<std::string> unused_deepspeed_keys;
   /// The number of leading assignments that come from the DeepSpeed file.
@@ -44,7 +48,8 @@ void add_settings(CLI::App& app, Command command);
 /// Returns the flags parsed by an app of add_settings. Reads no file.
 ///
 /// Throws: Error{usage}: an unknown key (with the nearest name), two --data flags with different
-///         values, a path that begins with ~. Values are checked by load().
+///         values, a path that begins with ~, an unknown value of --match-by, or --match-by without
+///         --match. Other values are checked by load().
 [[nodiscard]] CommandLine parsed_settings(const CLI::App& app, Command command);
 
 /// Inserts the settings of the command line's DeepSpeed file before its flags, which override them.
