@@ -60,6 +60,10 @@ class Experiments(FolderTest):
     def test_small(self):
         self.train("small", "--global-batch", "2")
 
+    def test_llamas(self):
+        for name in ("mini_llama", "small_llama"):
+            self.train(name, "--global-batch", "2", "--overwrite")
+
     def test_25m(self):
         config = self.train("25m", *SHRUNKEN)
         self.assertEqual(config["resolved"]["batch"], {"global": 32, "microbatch": 1, "grad_accum": 32})
@@ -89,9 +93,10 @@ class Memory(FolderTest):
                                   "--config", f"configs/experiments/{name}.json")
 
         names = {path.stem for path in SOURCE.glob("configs/experiments/*.json")}
-        self.assertEqual(names, {"mini", "small", "25m", "prod"})
-        self.assertLess(experiment("mini"), 0.1)
-        self.assertLess(experiment("small"), 0.5)
+        self.assertEqual(names, {"mini", "mini_llama", "small", "small_llama", "25m", "prod"})
+        for family in ("", "_llama"):
+            self.assertLess(experiment("mini" + family), 0.1)
+            self.assertLess(experiment("small" + family), 0.5)
         self.assertLess(experiment("25m"), 4)
         self.assertLess(experiment("prod", ranks=4), 16)  # far below a GPU of 80 GB
 
