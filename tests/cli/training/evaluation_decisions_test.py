@@ -9,7 +9,7 @@ import unittest
 
 from dtrain_harness import CONSTANT_RATE
 from dtrain_harness import CHECKPOINT, DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, overriding, run
-from messages import assert_names
+from messages import assert_names, lines_naming
 
 TEXT = GOLDEN / "text.bin"
 MODEL = [*CONSTANT_RATE, "--layers", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
@@ -168,14 +168,13 @@ class Decisions(RunTest):
         again = [*self.flags, "--resume", "auto", "--steps", "16"]
         # Its own data: what comes is compared with what was.
         _, output = self.train(*again, run_dir=kept)
-        self.assertNotIn("is dropped", output)
+        self.assertEqual(lines_naming(output, "warning", "--patience"), [])
         self.assertEqual(self.record(kept, 16), min([known, *evaluations(kept)], key=lambda pair: pair[1]))
         # Other data, on which the first evaluation is the lowest, however high; no checkpoint of another record is kept.
         other = self.folder / "other"
         other.write_bytes(bytes(range(32, 127)) * 50)
         _, output = self.train(*again, "--val-data", other, run_dir=run_dir)
-        (line,) = [line for line in output.splitlines() if "is dropped" in line]
-        self.assertIn(f"of step {known[0]}", line)
+        self.assertEqual(len(lines_naming(output, "warning", "--patience", f"step {known[0]},")), 1)
         new = [pair for pair in evaluations(run_dir) if pair[0] >= 12]
         self.assertEqual(self.record(run_dir, 16), self.record_of(new))
         self.assertGreater(self.record(run_dir, 16)[1], known[1])
