@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import ctypes.util
+import glob
 import json
 import os
 import pathlib
@@ -69,6 +70,11 @@ def run(*command, status=0, environment=None, **options):
     if status not in (None, result.returncode):
         raise AssertionError(f"{command}: status {result.returncode} instead of {status}\n{result.stderr}")
     return result
+
+
+def paths_of(folder, pattern):
+    """The paths below `folder` that match, while programs make and remove folders: pathlib's glob raises then."""
+    return [folder / name for name in glob.glob(pattern, root_dir=folder)]
 
 
 def wait_until(condition, what, limit=60):

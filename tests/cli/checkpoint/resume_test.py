@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from dtrain_harness import front_end_alone, launched, make_folder, run
+from dtrain_harness import front_end_alone, launched, make_folder, paths_of, run
 from messages import assert_names, error_line, lines_naming
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until
 
@@ -321,7 +321,7 @@ class SlowAndFull(ResumeTest):
     def test_the_write_limit_is_lifted_when_a_run_stops(self):
         # At this limit a save takes three minutes.
         process = self.start("--checkpoint-every", "1", "--checkpoint-write-limit", "0.002")
-        wait_until(lambda: list(self.run_dir.glob("checkpoints/step-*")), "a save")
+        wait_until(lambda: paths_of(self.run_dir, "checkpoints/step-*"), "a save")
         process.terminate()
         self.end_of(process, 9)
         self.assertEqual(self.steps_saved()[-1], self.losses()[-1][0])

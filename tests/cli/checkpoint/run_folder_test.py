@@ -11,7 +11,7 @@ import socket
 import subprocess
 import unittest
 
-from dtrain_harness import as_nobody, mount_tmpfs, need_mounts
+from dtrain_harness import as_nobody, mount_tmpfs, need_mounts, paths_of
 from messages import assert_names, error_line, lines_naming
 from resume_test import EVERY, EVERY_STEP, ResumeTest
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until
@@ -291,7 +291,7 @@ class Slow(FolderTest):
         job = subprocess.Popen(["strace", "-f", "--seccomp-bpf", "-o", self.root / "moved.log", "-e", "trace=fsync",
                                 "-e", "inject=fsync:delay_enter=1500000:when=1", DTRAIN, *map(str, self.arguments())],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: list(checkpoints.glob("step-4.tmp-*")), "the last save")
+        wait_until(lambda: paths_of(checkpoints, "step-4.tmp-*"), "the last save")
         self.run_dir.rename(moved)
         final = self.run_dir / "final/model.safetensors"
         final.parent.mkdir(parents=True)

@@ -13,7 +13,7 @@ import unittest
 
 from documents_harness import fences_of
 from dtrain_harness import CONSTANT_RATE
-from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, run, terminal_output, wait_until
+from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, paths_of, run, terminal_output, wait_until
 from dtrun_harness import RANKS, children_of, program_of, variable_of
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
@@ -344,7 +344,7 @@ class BatchScriptsTest(SlurmTest):
         words = self.flags("--checkpoint-every", "20", steps=self.STEPS)[:-2]
         job = self.submit(SOURCE / "scripts" / "slurm" / "dtrun.sbatch", "--cpus-per-task=2", f"--output={log}", arguments=words,
                           RUN_DIR=str(run_dir), BIN=str(BUILD / "bin"))
-        wait_until(lambda: any(re.fullmatch(r"step-\d+", path.name) for path in run_dir.glob("checkpoints/*")), "a checkpoint", LIMIT)
+        wait_until(lambda: any(re.fullmatch(r"step-\d+", path.name) for path in paths_of(run_dir, "checkpoints/*")), "a checkpoint", LIMIT)
         (launcher,) = self.launchers_on("n2")
         os.kill(launcher, signal.SIGKILL)
         self.wait_for_line(log, "start 2")
