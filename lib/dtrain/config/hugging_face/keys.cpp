@@ -20,11 +20,11 @@ constexpr std::size_t kMaxShownBytes = 80;
 constexpr std::string_view kKeysWithoutArithmetic[] = {
     // the file
     "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path",
-    "name_or_path", "_commit_hash", "transformers.js_config", "unsloth_version", "unsloth_fixed",
-    "is_llama_config", "use_bfloat16", "torchscript",
+    "name_or_path", "_model_name_or_path", "_commit_hash", "transformers.js_config",
+    "unsloth_version", "unsloth_fixed", "is_llama_config", "use_bfloat16", "torchscript",
     // tokens
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
-    "tokenizer_class", "prefix",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
+    "decoder_start_token_id", "tokenizer_class", "prefix",
     // generation
     "use_cache", "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
     "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
