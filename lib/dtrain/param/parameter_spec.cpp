@@ -100,15 +100,16 @@ struct ArraySlice {
   std::vector<std::int64_t> sizes;
 };
 
-// Returns the values of a slice of an array of `shape`, contiguous; draws contiguous runs at once.
-at::Tensor values_in(const ArraySlice& part, at::IntArrayRef shape, const Values& values) {
-  const at::Tensor result = at::empty(part.sizes, at::TensorOptions().dtype(at::kFloat));
-  float* out = result.mutable_data_ptr<float>();
+// Writes the values of a slice of an array of `shape` to `drawn`, float32, contiguous and of the
+// slice's shape; draws contiguous runs at once.
+void draw(const ArraySlice& part, at::IntArrayRef shape, const Values& values,
+          const at::Tensor& drawn) {
+  float* out = drawn.mutable_data_ptr<float>();
   std::size_t run_dim = shape.size() - 1;  // the slice is complete in the dims after it
   std::int64_t after = 1;                  // elements of those dims
   while (run_dim > 0 && part.sizes[run_dim] == shape[run_dim]) after *= shape[run_dim--];
   const std::int64_t run = part.sizes[run_dim] * after;
-  for (std::int64_t done = 0; done < result.numel(); done += run) {
+  for (std::int64_t done = 0; done < drawn.numel(); done += run) {
     std::int64_t rest = done / run;  // index of the run in the dims before run_dim
     std::int64_t begin = part.offsets[run_dim] * after;
     std::int64_t stride = shape[run_dim] * after;
@@ -119,7 +120,6 @@ at::Tensor values_in(const ArraySlice& part, at::IntArrayRef shape, const Values
     }
     values.write(begin, run, out + done);
   }
-  return result;
 }
 
 // A range of storage rows that is one slice of export_view.
@@ -185,9 +185,13 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor&
     const at::Tensor held = spec.cut ? storage.narrow(spec.cut->dim, piece.begin - spec.cut->begin,
                                                       piece.end - piece.begin)
                                      : storage;
-    held.view(piece.view.sizes)
-        .permute(spec.export_order)
-        .copy_(values_in(exported, spec.export_shape(), values));
+    const at::Tensor target = held.view(piece.view.sizes).permute(spec.export_order);
+    const bool is_direct =
+        target.is_cpu() && target.is_contiguous() && target.scalar_type() == at::kFloat;
+    const at::Tensor drawn =
+        is_direct ? target : at::empty(exported.sizes, at::TensorOptions().dtype(at::kFloat));
+    draw(exported, spec.export_shape(), values, drawn);
+    if (!is_direct) target.copy_(drawn);
   }
 }
 

@@ -63,7 +63,8 @@ using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 /// Fills `storage`, this rank's slice (spec.shape), with normal values of mean spec.init_mean and
 /// standard deviation spec.init_stddev. Values depend on the seed and on the element's index in the
 /// whole parameter, and are rounded to float32 for any storage dtype, so every layout and dtype starts
-/// from the same values. Allocates at most the size of the slice.
+/// from the same values. Allocates nothing for contiguous float32 storage on the CPU that has the
+/// exported order, otherwise at most the size of the slice in float32.
 ///
 /// Source: Box and Muller 1958, over Philox words; four values per counter.
 void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor& storage);

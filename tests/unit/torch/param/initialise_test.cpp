@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "dtrain/base/philox.h"
+#include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/param/parameter_spec.h"
 #include "support/ids.h"
 #include "support/oracles/rounding.h"
@@ -117,6 +118,16 @@ TEST_CASE("A float64 parameter starts from the float32 values") {
   const at::Tensor wide = initialised(matrix("w", 10, 10), 4, at::kDouble);
   CHECK(wide.scalar_type() == at::kDouble);
   CHECK(at::equal(wide, initialised(matrix("w", 10, 10), 4).to(at::kDouble)));
+}
+
+TEST_CASE("Values of float32 storage are drawn in place") {
+  metrics::install_counting_allocator();
+  const at::Tensor storage = at::zeros({500, 1000}, at::kFloat);
+  metrics::restart_peak();
+  const metrics::MemoryUse before = metrics::memory_use();
+  initialise(matrix("w", 500, 1000), 4, storage);
+  CHECK(metrics::memory_use().peak == before.current);
+  CHECK(at::equal(storage, initialised(matrix("w", 500, 1000), 4, at::kDouble).to(at::kFloat)));
 }
 
 }  // namespace
