@@ -64,6 +64,11 @@ class Experiments(FolderTest):
         for name in ("mini_llama", "small_llama"):
             self.train(name, "--global-batch", "2", "--overwrite")
 
+    def test_smollm2(self):
+        config = self.train("smollm2", "--layers", "2", "--width", "36", "--head-dim", "4", "--intermediate-size", "32", "--seq-len", "32",
+                            "--lr", "3e-3")
+        self.assertEqual((config["model"]["name"], config["train"]["weight_decay"]), ("llama", 0))
+
     def test_25m(self):
         config = self.train("25m", *SHRUNKEN)
         self.assertEqual(config["resolved"]["batch"], {"global": 32, "microbatch": 1, "grad_accum": 32})
@@ -93,10 +98,11 @@ class Memory(FolderTest):
                                   "--config", f"configs/experiments/{name}.json")
 
         names = {path.stem for path in SOURCE.glob("configs/experiments/*.json")}
-        self.assertEqual(names, {"mini", "mini_llama", "small", "small_llama", "25m", "prod"})
+        self.assertEqual(names, {"mini", "mini_llama", "small", "small_llama", "smollm2", "25m", "prod"})
         for family in ("", "_llama"):
             self.assertLess(experiment("mini" + family), 0.1)
             self.assertLess(experiment("small" + family), 0.5)
+        self.assertLess(experiment("smollm2"), 5)
         self.assertLess(experiment("25m"), 4)
         self.assertLess(experiment("prod", ranks=4), 16)  # far below a GPU of 80 GB
 

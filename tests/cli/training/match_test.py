@@ -57,7 +57,7 @@ class Runs(FolderTest):
     def test_a_restarted_job_keeps_the_sizes(self):
         self.write("bdh.json", '{"model": {"layers": 2, "width": 32, "heads": 2, "neurons": 64}}')
         script = ('if [ ! -e died ]; then "$@" & until [ -e run/checkpoints/step-100 ]; do sleep 0.02; done; '
-                  'touch died; kill -9 $!; wait $!; rm bdh.json; exit 9; fi; exec "$@"')
+                  'touch died; kill -9 $!; wait $!; rm bdh.json; kill -9 $$; fi; exec "$@"')
         result = run(DTRUN, "-n", 1, "--max-restarts", 1, "--", "sh", "-c", script, "sh", DTRAIN, *WORK, "--checkpoint-every", 100,
                      "--seq-len", 16, "--model", "llama", "--match", "bdh.json", "--steps", 1000, "--run-dir", "run", cwd=self.folder)
         text = result.stderr + result.stdout
