@@ -29,6 +29,9 @@
 #                (takes what it takes)
 #   lowered      every test passes with all instruction sets lowered to AVX2 and to the x86-64 baseline, one after the
 #                other (scripts/lowered.sh); prints the errors of each dtype on each (takes what it takes)
+#   huggingface  24 random Llama, Mistral, Qwen2 and Qwen3 models and SmolLM2-135M-Instruct give transformers' numbers, layouts agree,
+#                and transformers loads what is exported (takes what it takes); DTRAIN_PEER_PYTHON names a Python with transformers,
+#                as scripts/get_smollm2.py says
 #   fresh        README's commands in a minimal Debian 12, and the tests there as another user (an hour; as root)
 #   all          these, one after the other
 set -euo pipefail
@@ -70,6 +73,9 @@ repeat() { build && /usr/bin/python3 scripts/soak/soak_repeat.py 200; }
 
 scale() { build && /usr/bin/python3 scripts/soak/soak_scale.py; }
 
+# Status 77 says that this Python lacks a package, which is no failure.
+huggingface() { build && { "${DTRAIN_PEER_PYTHON:-/usr/bin/python3}" scripts/soak_hugging_face.py || [ $? -eq 77 ]; }; }
+
 # Status 77 says that this machine cannot make a minimal Debian, which is no failure.
 fresh() { scripts/soak/soak_fresh.sh || [ $? -eq 77 ]; }
 
@@ -84,7 +90,7 @@ lowered() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits alone asan fuzz repeat scale lowered fresh; do
+  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits alone asan fuzz repeat scale lowered huggingface fresh; do
     $campaign || status=1
   done
   return $status
@@ -95,6 +101,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | alone | asan | fuzz | repeat | scale | lowered | fresh | all) $campaign ;;
+  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | alone | asan | fuzz | repeat | scale | lowered | huggingface | fresh | all) $campaign ;;
   *) usage ;;
 esac

