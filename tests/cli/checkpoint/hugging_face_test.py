@@ -173,6 +173,18 @@ class Tensors(HuggingFace):
         for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source)):
             self.refused(words, "lm_head.weight", "model.embed_tokens.weight", status=CHECKPOINT)
 
+    def test_a_base_model_is_loaded_if_its_embeddings_are_tied(self):
+        tensors = tensors_in(FIXTURES / "qwen2")
+        base = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+        source = self.fixture("qwen2", base, architectures=["Qwen2Model"])
+        self.assertEqual(tensors_in(self.exported(self.imported(source))), tensors)
+
+    def test_a_base_model_without_the_head_that_it_needs_is_refused(self):
+        base = {name.removeprefix("model."): tensor for name, tensor in tensors_in(FIXTURES / "llama").items() if name != "lm_head.weight"}
+        source = self.fixture("llama", base, architectures=["LlamaModel"])
+        for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source)):
+            self.refused(words, source / "model.safetensors", "lm_head.weight", status=CHECKPOINT)
+
     def test_frequencies_of_older_files_are_ignored(self):
         tensors = tensors_in(FIXTURES / "llama")
         frequencies = ("F32", [4], struct.pack("<4f", 1, 2, 3, 4))

@@ -34,17 +34,20 @@ constexpr int kIndexDepth = 3;  // file, weight_map, shard
 constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsdp_wrapped_module",
                                                     "_checkpoint_wrapped_module"};
 
-// Names after "model." in files of Hugging Face's Llama, Mistral and Qwen models, where it is the
-// name of a module. In checkpoints it is kWeightPrefix, before names that have none of these.
+// The module of Hugging Face's Llama, Mistral and Qwen models that holds all but the head, and what
+// its names begin with. In checkpoints "model." is kWeightPrefix, before names that have none of
+// these.
+constexpr std::string_view kModelModule = "model.";
 constexpr std::array<std::string_view, 4> kModulesOfModel{"embed_tokens.", "layers.", "norm.",
                                                           "rotary_emb."};
 
+bool is_module_of_model(std::string_view name) {
+  return std::ranges::any_of(kModulesOfModel,
+                             [&](std::string_view module) { return name.starts_with(module); });
+}
+
 bool is_in_model_module(std::string_view name) {
-  constexpr std::string_view kModel = "model.";
-  return name.starts_with(kModel) &&
-         std::ranges::any_of(kModulesOfModel, [&](std::string_view module) {
-           return name.substr(kModel.size()).starts_with(module);
-         });
+  return name.starts_with(kModelModule) && is_module_of_model(name.substr(kModelModule.size()));
 }
 
 std::string_view text_of(const base::MappedFile& file) {
@@ -142,6 +145,7 @@ WeightFile WeightFile::open(const std::string& path) {
   for (const TensorView& tensor : result.tensors_) original.push_back(tensor.name);
   result.leave_out_wrappers();
   result.leave_out_common_prefix();
+  result.add_model_module();
   result.refuse_equal_names(original);
   return result;
 }
@@ -238,6 +242,15 @@ void WeightFile::leave_out_common_prefix() {
   notes_.push_back(
       fmt::format("removed the prefix '{}' from tensor names", first.substr(0, length)));
   for (TensorView& tensor : tensors_) tensor.name.erase(0, length);
+}
+
+// A base model (LlamaModel, Qwen2Model, ...) is that module alone.
+void WeightFile::add_model_module() {
+  const bool is_base_model = std::ranges::all_of(
+      tensors_, [](const TensorView& tensor) { return is_module_of_model(tensor.name); });
+  if (!is_base_model || find("embed_tokens.weight") == nullptr) return;
+  notes_.push_back(fmt::format("added the prefix '{}' to tensor names", kModelModule));
+  for (TensorView& tensor : tensors_) tensor.name.insert(0, kModelModule);
 }
 
 void WeightFile::refuse_equal_names(std::span<const std::string> original) const {

@@ -18,7 +18,8 @@ inline constexpr const char* kWeightPrefix = "model.";
 
 /// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Name
 /// prefixes of wrappers such as torch.compile and DataParallel are dropped, and so is a prefix
-/// common to all tensor names, except the module `model` of Hugging Face's files.
+/// common to all tensor names, except the module `model` of Hugging Face's files. That module is
+/// added to the names of a file that holds it alone.
 ///
 /// Throws:  open(): Error{checkpoint} naming the file, its content and what to give or save
 ///          instead: as SafetensorsFile and read_torch_file; also for a missing shard or a
@@ -35,7 +36,7 @@ class WeightFile {
   /// formats.
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Phrases that describe dropped tensors and name prefixes, for a message.
+  /// Phrases that describe dropped tensors, and name prefixes dropped and added, for a message.
   [[nodiscard]] std::span<const std::string> notes() const noexcept { return notes_; }
   /// Calls `read`, which uses the tensors, and improves its errors.
   ///
@@ -61,6 +62,7 @@ class WeightFile {
   void leave_out_average_count();
   void leave_out_wrappers();
   void leave_out_common_prefix();
+  void add_model_module();
   void refuse_equal_names(std::span<const std::string> original) const;
 
   std::string path_;

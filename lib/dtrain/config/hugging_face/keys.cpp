@@ -72,16 +72,27 @@ std::int64_t HuggingFaceKeys::required_size(std::string_view key) {
   return *found;
 }
 
-std::optional<std::int64_t> HuggingFaceKeys::size(std::string_view key,
-                                                  std::optional<std::int64_t> absent) {
+std::optional<std::int64_t> HuggingFaceKeys::whole_number(std::string_view key, std::int64_t lowest,
+                                                          std::optional<std::int64_t> absent) {
   const Json* const found = find(key);
   if (found == nullptr) return has(key) ? std::nullopt : absent;
   // A number of a file that does not fit is a float64 or an unsigned number.
   if (!found->is_number_integer() || found->get<double>() >= 0x1p63 ||
-      found->get<std::int64_t>() <= 0) {
-    refuse(key, "but it must be a whole number above 0");
+      found->get<std::int64_t>() < lowest) {
+    refuse(key, lowest > 0 ? "but it must be a whole number above 0"
+                           : "but it must be a whole number, not negative");
   }
   return found->get<std::int64_t>();
+}
+
+std::optional<std::int64_t> HuggingFaceKeys::size(std::string_view key,
+                                                  std::optional<std::int64_t> absent) {
+  return whole_number(key, 1, absent);
+}
+
+std::optional<std::int64_t> HuggingFaceKeys::count(std::string_view key,
+                                                   std::optional<std::int64_t> absent) {
+  return whole_number(key, 0, absent);
 }
 
 std::optional<double> HuggingFaceKeys::number(std::string_view key) {

@@ -36,6 +36,9 @@ class HuggingFaceKeys {
   /// Returns `absent` if the key is absent, nothing if it is null.
   [[nodiscard]] std::optional<std::int64_t> size(std::string_view key,
                                                  std::optional<std::int64_t> absent = {});
+  /// As size(), or 0.
+  [[nodiscard]] std::optional<std::int64_t> count(std::string_view key,
+                                                  std::optional<std::int64_t> absent = {});
   /// A finite number; nothing if absent or null.
   [[nodiscard]] std::optional<double> number(std::string_view key);
   [[nodiscard]] double required_number(std::string_view key);
@@ -68,6 +71,8 @@ class HuggingFaceKeys {
  private:
   // Null if absent or null. Marks the key as read.
   const Json* find(std::string_view key);
+  [[nodiscard]] std::optional<std::int64_t> whole_number(std::string_view key, std::int64_t lowest,
+                                                         std::optional<std::int64_t> absent);
   [[nodiscard]] std::string full_name(std::string_view key) const;
 
   const Json& object_;

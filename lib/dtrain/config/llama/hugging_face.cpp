@@ -106,7 +106,7 @@ Rope rope_in(Keys keys) {
     rope.scaling.high_frequency = keys.required_number("high_freq_factor");
     rope.scaling.original = keys.required_size("original_max_position_embeddings");
   }
-  keys.skip({"original_max_position_embeddings"});  // without effect on the other types
+  keys.skip({"factor", "original_max_position_embeddings"});  // without effect on other types
   keys.reject_unread();
   return rope;
 }
@@ -153,8 +153,8 @@ void refuse_windows(Keys& keys, const ModelType& type, const ModelConfig& model)
                                            kFullAttention, model.layers));
   }
   const bool is_on = keys.flag("use_sliding_window").value_or(false);
-  const auto first = keys.size("max_window_layers", kDefaultWindowLayers);
-  const auto window = keys.size("sliding_window", type.window);
+  const auto first = keys.count("max_window_layers", kDefaultWindowLayers);
+  const auto window = keys.count("sliding_window", type.window);
   const bool may_be_used =
       type.has_only_window ||
       (is_on && !layer_types && first.value_or(kDefaultWindowLayers) < model.layers);
@@ -182,6 +182,15 @@ std::int64_t head_dim_in(Keys& keys, const ModelType& type) {
     return type.head_dim;
   }
   return type.head_dim > 0 ? keys.required_size("head_dim") : keys.size("head_dim").value_or(0);
+}
+
+// Without epsilon, a row of zeros would become NaN.
+double epsilon_in(Keys& keys) {
+  const double epsilon = keys.number("rms_norm_eps").value_or(kDefaultEpsilon);
+  if (epsilon <= 0) {
+    keys.refuse("rms_norm_eps", "but it must be above 0: without it, RMSNorm of a zero is NaN");
+  }
+  return epsilon;
 }
 
 void refuse_other_arithmetic(Keys& keys) {
@@ -256,7 +265,7 @@ ModelConfig model_of(const Json& config, const std::string& origin) {
   own.kv_heads = keys.size("num_key_value_heads", type.kv_heads).value_or(0);
   own.head_dim = head_dim_in(keys, type);
   own.intermediate = keys.required_size("intermediate_size");
-  own.norm_epsilon = keys.number("rms_norm_eps").value_or(kDefaultEpsilon);
+  own.norm_epsilon = epsilon_in(keys);
   own.rope = rope_of(keys);
   own.attention_bias = attention_bias_of(keys, type);
   own.query_key_norm = type.norms_heads;

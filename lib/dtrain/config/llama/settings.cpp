@@ -66,7 +66,7 @@ constexpr Setting kSettings[] = {
      kFamilyField<&Settings::tie_embeddings>, kFixed},
     {"model.init_std", "--init-std", "X", "",
      "standard deviation of the initial embeddings and matrices", kTrain,
-     kFamilyField<&Settings::init_stddev>, above(0, 10), kFixed},
+     kFamilyField<&Settings::init_stddev>, between(0, 10), kFixed},
     {"model.max_positions", "--max-positions", "N", "positions",
      "longest sequence, in exported files and for generation", kTrain,
      kFamilyField<&Settings::max_positions>, between(1, kMaxPositions), kFixed},

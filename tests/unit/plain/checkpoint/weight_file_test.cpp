@@ -54,6 +54,22 @@ TEST_CASE("The module 'model' of Hugging Face's files stays in the names") {
   }
 }
 
+TEST_CASE("The module 'model' is added to the names of a base model") {
+  Names base;
+  for (const std::string& name : kTied) base.insert(name.substr(std::string("model.").size()));
+  const std::string wrapper = GENERATE("", "module.", "net.");
+  const Read found = read(with_prefix(wrapper, base));
+  CHECK(found.names == kTied);
+  CHECK_FALSE(found.has_storage_shapes);
+}
+
+TEST_CASE("The module 'model' is not added to names of other models") {
+  for (const Names& names : {Names{"embed_tokens.weight", "layers.0.mlp.up_proj.weight", "encoder"},
+                             Names{"layers.0.weight", "norm.weight"}}) {
+    CHECK(read(names).names == names);
+  }
+}
+
 TEST_CASE("Names of a Llama's checkpoint have storage shapes") {
   const Names names = with_prefix("model.", kTied);
   const Read found = read(names);

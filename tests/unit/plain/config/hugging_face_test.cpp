@@ -189,6 +189,19 @@ TEST_CASE("Keys that change no arithmetic are accepted") {
   CHECK(text_of(read(with(minimal(), keys))) == text_of(plain));
 }
 
+TEST_CASE("Initial weights of 0 are accepted, and a missing deviation is the default") {
+  CHECK(settings_of(read(with(minimal(), {{"initializer_range", 0}}))).init_stddev == 0);
+  const ModelConfig model = read(with(minimal(), {{"initializer_range", nullptr}}));
+  CHECK(settings_of(model).init_stddev == 0.02);
+  CHECK(written(read(with(minimal(), {{"initializer_range", 0.0}}))).at("initializer_range") == 0);
+}
+
+TEST_CASE("A factor of RoPE's default type has no effect") {
+  const Json rope{{"rope_type", "default"}, {"factor", 2.0}};
+  CHECK(settings_of(read(with(minimal(), {{"rope_scaling", rope}}))).rope.scaling ==
+        RopeScaling::none);
+}
+
 TEST_CASE("Windows that no layer uses are accepted") {
   CHECK_NOTHROW(read(with(minimal("mistral"), {{"sliding_window", 131072}})));
   CHECK_NOTHROW(
@@ -196,6 +209,7 @@ TEST_CASE("Windows that no layer uses are accepted") {
   const Json heads{{"num_key_value_heads", 4}};
   for (const Json& keys : std::vector<Json>{
            {{"use_sliding_window", false}, {"sliding_window", 16}},
+           {{"use_sliding_window", false}, {"sliding_window", 0}, {"max_window_layers", 0}},
            {{"use_sliding_window", true}, {"sliding_window", nullptr}},
            {{"use_sliding_window", true}, {"sliding_window", 16}, {"max_window_layers", 3}},
            {{"use_sliding_window", true}, {"sliding_window", 32768}, {"max_window_layers", 1}}}) {
@@ -261,6 +275,8 @@ TEST_CASE("Values of a wrong type, missing keys and contradictions are refused b
   };
   check({{"model_type", 3}}, Names("model_type", 3));
   check({{"rms_norm_eps", "1e-5"}}, Names("rms_norm_eps"));
+  check({{"rms_norm_eps", 0}}, Names("rms_norm_eps", 0));
+  check({{"sliding_window", -1}}, Names("sliding_window", -1));
   check({{"tie_word_embeddings", 1}}, Names("tie_word_embeddings", 1));
   check({{"attention_dropout", "no"}}, Names("attention_dropout"));
   check({{"hidden_act", 3}}, Names("hidden_act", 3));
