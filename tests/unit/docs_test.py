@@ -18,7 +18,9 @@ PATH = re.compile(r"[\w.*{},-]+(?:/[\w.*{},-]*)+|[\w*{},-]+\.(?:h|cpp|py|sh|md|j
 # First parts of names that are the user's or the build's, and examples of files to be written.
 ELSEWHERE = {"RUN", "DIR", "runs", "build", "bin", "proc", "tmp", "dev", "http:", "https:"}
 WRITTEN = {"config.json", "manifest.json", "metrics.jsonl", "mine.json", "baseline.json", "book.txt", "train.txt", "validation.txt",
-           "ds.json"}
+           "ds.json",
+           # of Hugging Face folders
+           "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"}
 OTHER_PROGRAMS = ("cmake", "ctest", "clang-format", "apt-get", "git", "python3", "pip", "srun", "sbatch", "scancel", "mpirun", "torchrun",
                   "docker", "apptainer", "#SBATCH")
 

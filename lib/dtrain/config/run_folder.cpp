@@ -26,7 +26,8 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "final/model.safetensors",
 constexpr const char* kRuns = "runs";
 constexpr int kMaxRuns = 10'000;
 // Subfolders in which a run writes and removes files.
-constexpr const char* kRunSubfolders[] = {"checkpoints", "final", "tensorboard", "profile"};
+constexpr const char* kRunSubfolders[] = {"checkpoints", "final", "init-from", "tensorboard",
+                                          "profile"};
 
 // The nearest existing parent, in which missing folders would be created.
 fs::path existing_parent(const fs::path& folder) {

@@ -154,7 +154,7 @@ void RunFolder::check() const {
              dir_);
 }
 
-void RunFolder::begin(std::string_view tokenizer) {
+void RunFolder::begin(std::string_view tokenizer, const std::vector<store::KeptFile>& kept) {
   if (config_.checkpoint.resume.is_automatic()) {
     check_is_new();
     if (base::path_exists(dir_ + "/config.json") && !record_.is_quiet) {
@@ -169,6 +169,7 @@ void RunFolder::begin(std::string_view tokenizer) {
   if (config_.run.overwrite) remove_old_run();
   write_config();
   keep_tokenizer(tokenizer);
+  replace_kept_files(kept);
   keep();
 }
 
@@ -195,7 +196,8 @@ void RunFolder::check_is_new() const {
 }
 
 store::QuarantinedCheckpoints RunFolder::resume(std::int64_t step, std::string_view tokenizer,
-                                                const std::vector<std::int64_t>& unreadable) {
+                                                const std::vector<std::int64_t>& unreadable,
+                                                const std::vector<store::KeptFile>& kept) {
   check_tokenizer(tokenizer);
   check_writable();
   auto aside = store::quarantine_after(disk_, checkpoints_, step, run_, unreadable);
@@ -203,6 +205,7 @@ store::QuarantinedCheckpoints RunFolder::resume(std::int64_t step, std::string_v
   record_.skipped = {.run = run_, .steps = unreadable};
   write_config();
   keep_tokenizer(tokenizer);
+  replace_kept_files(kept);
   keep();
   return aside;
 }
@@ -233,6 +236,25 @@ void RunFolder::check_tokenizer(std::string_view model) const {
 void RunFolder::keep_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
   if (!model.empty() && !base::path_exists(path)) write_file(path, model);
+}
+
+// Leaves equal files untouched: `files` may have been read from there.
+void RunFolder::replace_kept_files(const std::vector<store::KeptFile>& files) {
+  const std::string folder = store::kept_files_folder(dir_);
+  if (files.empty() && !base::is_folder(folder)) return;
+  disk_.make_folder(folder);
+  for (const std::string_view name : store::kKeptFiles) {
+    const std::string path = fmt::format("{}/{}", folder, name);
+    const store::KeptFile* const file = store::find_kept_file(files, name);
+    if (file == nullptr) {
+      disk_.remove_file(path);
+    } else if (!base::path_exists(path) ||
+               base::content_of(path, kTokenizerFile) != file->content) {
+      write_file(path, file->content);
+    }
+  }
+  std::error_code error;
+  if (std::filesystem::is_empty(folder, error)) disk_.remove_folder(folder);
 }
 
 // True if tokenizer.model is that of the old run's final model.
@@ -309,6 +331,11 @@ void RunFolder::remove_leftovers() {
        {store::final_model(dir_), dir_ + "/config.json", requeue_file(dir_), metrics_file(dir_),
         tokenizer_file(dir_), trace_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
+  }
+  const std::string kept = store::kept_files_folder(dir_);
+  if (!base::is_folder(kept)) return;
+  for (const std::string_view name : store::kKeptFiles) {
+    base::remove_temporaries_of(fmt::format("{}/{}", kept, name), ErrorKind::checkpoint);
   }
 }
 

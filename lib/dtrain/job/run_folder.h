@@ -9,6 +9,7 @@
 
 #include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/kept_files.h"
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/comm/process_group.h"
 #include "dtrain/config/saved_run.h"
@@ -39,20 +40,23 @@ class RunFolder {
   /// removes exactly the files that the old run wrote; removes tokenizer.model only if the old
   /// run's final model names it, because it may otherwise be a user's file. Writes config.json
   /// without the overwrite setting. Saves `tokenizer`, the tokenizer of the run's data, as
-  /// tokenizer.model unless it is empty.
+  /// tokenizer.model unless it is empty. Replaces the files in kept_files_folder by `kept`, those of
+  /// the folder that the weights come from.
   ///
   /// Throws: as check(). Error{usage}, before anything is removed, if --resume auto found no
   ///         checkpoint in a run that is finished or has had checkpoints, or if a different
   ///         tokenizer.model exists.
-  void begin(std::string_view tokenizer = {});
+  void begin(std::string_view tokenizer = {},
+             const std::vector<checkpoint::store::KeptFile>& kept = {});
 
   /// Resumes after `step`: quarantines later checkpoints, except unreadable ones, which config.json
-  /// lists; truncates metrics.jsonl; writes config.json and tokenizer.model.
+  /// lists; truncates metrics.jsonl; writes config.json, tokenizer.model and `kept`.
   ///
   /// Throws: as begin().
   [[nodiscard]] checkpoint::store::QuarantinedCheckpoints resume(
       std::int64_t step, std::string_view tokenizer = {},
-      const std::vector<std::int64_t>& unreadable = {});
+      const std::vector<std::int64_t>& unreadable = {},
+      const std::vector<checkpoint::store::KeptFile>& kept = {});
 
   /// Writes the file REQUEUE, which says that the run was stopped early and should be restarted.
   void request_requeue(std::int64_t step, const std::string& reason);
@@ -84,6 +88,7 @@ class RunFolder {
   void check_commits();
   void check_tokenizer(std::string_view model) const;
   void keep_tokenizer(std::string_view model) const;
+  void replace_kept_files(const std::vector<checkpoint::store::KeptFile>& files);
   [[nodiscard]] bool replaces_tokenizer() const;
   void remove_old_run();
   void remove_leftovers();

@@ -1,6 +1,7 @@
 """Folders in Hugging Face's format: read by import, --init-from and --from, and written by export --format huggingface."""
 
 import json
+import shutil
 import struct
 import unittest
 
@@ -231,6 +232,31 @@ class Training(HuggingFace):
         self.assertNotEqual(final, tensors_in(FIXTURES / "llama3_tied"))
         self.assertEqual({name: tensor[1] for name, tensor in final.items()},
                          {name: tensor[1] for name, tensor in tensors_in(FIXTURES / "llama3_tied").items()})
+
+    def files_beside_weights(self, run):
+        """Names -> content of a run's export, without weights."""
+        return {path.name: path.read_text() for path in self.exported(self.folder / run).iterdir() if path.suffix != ".safetensors"}
+
+    def test_exports_of_a_run_keep_token_ids_and_tokenizer_of_the_folder_it_started_from(self):
+        ids = {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 4}
+        source = self.fixture("llama3_tied", **ids)
+        kept = {"tokenizer.json": "{}", "tokenizer_config.json": "{}\n", "special_tokens_map.json": "[]", "added_tokens.json": '{"<a>": 9}',
+                "vocab.json": '{"a": 0}', "merges.txt": "a b", "tokenizer.model": "pieces", "chat_template.jinja": "{{ messages }}",
+                "generation_config.json": '{"eos_token_id": [2, 3, 5], "top_p": 0.9}'}
+        for name, content in (kept | {"README.md": "not kept"}).items():
+            (source / name).write_text(content)
+        self.train("first", "--init-from", source, "--strategy", "fsdp", ranks=2)
+        shutil.rmtree(source)
+        self.train("second", "--init-from", self.folder / "first")
+        self.train("third", "--resume", self.folder / "second", "--steps", 3)
+        for run_name in ("first", "second", "third"):
+            files = self.files_beside_weights(run_name)
+            config = json.loads(files.pop("config.json"))
+            self.assertEqual({key: config[key] for key in ids}, ids)
+            self.assertEqual(files, kept)
+
+        self.train("second", "--init-from", FIXTURES / "llama", "--overwrite")
+        self.assertEqual(self.files_beside_weights("second").keys(), {"config.json", "generation_config.json"})
 
     def test_generate_and_evaluate_read_a_folder(self):
         text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)

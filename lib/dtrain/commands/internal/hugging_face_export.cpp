@@ -5,15 +5,20 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/file_system.h"
 #include "dtrain/base/io/input_file.h"
 #include "dtrain/base/io/path_kind.h"
+#include "dtrain/base/log.h"
 #include "dtrain/checkpoint/hugging_face_folder.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
+#include "dtrain/checkpoint/store/kept_files.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/hugging_face/config_file.h"
@@ -29,6 +34,8 @@ namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 
+constexpr std::string_view kConfig = "config.json";
+constexpr std::string_view kGenerationConfig = "generation_config.json";
 constexpr base::FileRole kTokenizer{ErrorKind::checkpoint, "tokenizer", "check its permissions"};
 
 config::Dtype dtype_named_as(at::ScalarType dtype) {
@@ -39,12 +46,30 @@ config::Dtype dtype_named_as(at::ScalarType dtype) {
   base::fail(ErrorKind::internal, "no setting for dtype {}", c10::toString(dtype));
 }
 
-// The content of the tokenizer.model in the checkpoint's run folder; nothing if there is none.
-std::optional<std::string> tokenizer_of_run(const std::string& checkpoint) {
-  const std::string run = store::run_of_checkpoint(checkpoint);
-  const std::string path = run.empty() ? run : job::RunFolder::tokenizer_file(run);
-  if (path.empty() || !base::path_exists(path)) return std::nullopt;
-  return base::content_of(path, kTokenizer);
+// What a run folder adds to the weights.
+struct Companions {
+  // The files that the run keeps for its exports.
+  std::vector<store::KeptFile> kept = {};
+  // Content of the tokenizer of the run's data, if it has a file.
+  std::optional<std::string> tokenizer = {};
+};
+
+// run: empty if the checkpoint is in no run folder.
+Companions companions_of(const std::string& run) {
+  if (run.empty()) return {};
+  Companions found{.kept = store::read_kept_files(store::kept_files_folder(run))};
+  const std::string path = job::RunFolder::tokenizer_file(run);
+  if (!base::path_exists(path)) return found;
+  found.tokenizer = base::content_of(path, kTokenizer);
+  const std::string name = fs::path(path).filename().string();
+  const store::KeptFile* const same = store::find_kept_file(found.kept, name);
+  if (found.kept.empty() || (same != nullptr && same->content == *found.tokenizer)) return found;
+  base::log_warning(
+      "the run's data has the tokenizer {}: the export leaves out token ids and tokenizer of the "
+      "folder that the run started from, which are in {}",
+      path, store::kept_files_folder(run));
+  found.kept.clear();
+  return found;
 }
 
 // tokenizer: its identity; empty if unknown.
@@ -73,15 +98,21 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
   const auto write = [&](std::string_view name, std::string_view text) {
     base::write_atomically((fs::path(folder) / name).string(), ErrorKind::checkpoint, text);
   };
+  const std::string run = store::run_of_checkpoint(reader.path());
+  const Companions companions = companions_of(run);
   config::ExportedWeights weights{.dtype = dtype_named_as(exported.dtype)};
   std::string identity;
-  if (const auto tokenizer = tokenizer_of_run(reader.path())) {
+  if (const auto& tokenizer = companions.tokenizer) {
     identity = data::identity_of(data::TokenizerKind::sentencepiece, *tokenizer);
     weights.end_token = data::open_tokenizer(*tokenizer, reader.path())->end_of_document();
     write(fs::path(job::RunFolder::tokenizer_file(folder)).filename().string(), *tokenizer);
   }
-  write("config.json", config::hugging_face_config(exported.settings, weights));
-  write("generation_config.json", config::hugging_face_generation_config(weights));
+  if (store::find_kept_file(companions.kept, kConfig) != nullptr) {
+    weights.token_ids_from = store::kept_files_folder(run);
+  }
+  write(kGenerationConfig, config::hugging_face_generation_config(weights));
+  for (const store::KeptFile& file : companions.kept) write(file.name, file.content);
+  write(kConfig, config::hugging_face_config(exported.settings, weights));
   for (const config::HuggingFaceFile& file :
        config::family_of(exported.settings).hugging_face->files) {
     write(file.name, file.content);

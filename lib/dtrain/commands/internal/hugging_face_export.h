@@ -20,8 +20,9 @@ struct HuggingFaceExport {
   std::string folder;
 };
 
-/// Writes weights, config.json, generation_config.json, the family's files and the run's
-/// tokenizer.model into a new folder, which appears only when complete. Holds one parameter at a time.
+/// Writes weights, config.json, generation_config.json, the family's files, the run's tokenizer.model
+/// and the files that the run keeps of the folder it started from (store::kKeptFiles) into a new
+/// folder, which appears only when complete. Holds one parameter at a time.
 ///
 /// Throws: Error{usage} if Hugging Face has no such model; Error{checkpoint} naming the file that
 ///         cannot be read or written, or the parameter that is not finite in the dtype.

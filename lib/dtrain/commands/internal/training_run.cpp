@@ -12,6 +12,7 @@
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
+#include "dtrain/checkpoint/store/kept_files.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/resolve/notices.h"
@@ -52,11 +53,19 @@ metrics::Reporter::Options reporter_options(const config::Config& config, const 
       .total_steps = config.train.steps};
 }
 
+// The files that belong to the weights of the start, read before an older run is removed.
+std::vector<store::KeptFile> files_of_weights(const train::StartPoint& start) {
+  const std::string& weights = start.checkpoint.empty() ? start.initial_weights : start.checkpoint;
+  if (weights.empty()) return {};
+  return store::read_kept_files(store::companion_folder(weights));
+}
+
 // Begins or resumes the run in its folder, which then belongs to this job, without later steps.
 void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
-  if (start.checkpoint.empty()) return folder.begin(tokenizer);
+  const std::vector<store::KeptFile> kept = files_of_weights(start);
+  if (start.checkpoint.empty()) return folder.begin(tokenizer, kept);
   const store::QuarantinedCheckpoints quarantined =
-      folder.resume(start.step, tokenizer, start.unreadable);
+      folder.resume(start.step, tokenizer, start.unreadable, kept);
   for (const std::string& path : quarantined.paths) {
     base::log_warning("a later checkpoint was renamed to {}; remove it if it is not needed", path);
   }

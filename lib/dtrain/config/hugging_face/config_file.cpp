@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -22,6 +23,10 @@ namespace {
 using base::ErrorKind;
 
 constexpr std::string_view kModelType = "model_type";
+
+std::string config_file_in(const std::string& folder) {
+  return (std::filesystem::path(folder) / "config.json").string();
+}
 
 const HuggingFaceFormat* format_of(std::string_view model_type) {
   for (const Family* family : families()) {
@@ -65,10 +70,27 @@ auto as_checkpoint_error(const std::string& path, F f) {
   }
 }
 
-Json tokens_json(const ExportedWeights& weights) {
-  Json json{{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr}};
-  if (weights.end_token) json["eos_token_id"] = *weights.end_token;
-  return json;
+constexpr std::array kTokenIds{"bos_token_id", "eos_token_id", "pad_token_id"};
+
+// Keys that the folder's config.json lacks stay absent: transformers has defaults for them.
+Json token_ids_in(const std::string& folder) {
+  const std::string path = config_file_in(folder);
+  return as_checkpoint_error(path, [&] {
+    const Json config = parse_object(read_text(path, path), path);
+    Json ids = Json::object();
+    for (const char* key : kTokenIds) {
+      if (config.contains(key)) ids[key] = config.at(key);
+    }
+    return ids;
+  });
+}
+
+Json token_ids_of(const ExportedWeights& weights) {
+  if (!weights.token_ids_from.empty()) return token_ids_in(weights.token_ids_from);
+  Json ids = Json::object();
+  for (const char* key : kTokenIds) ids[key] = nullptr;
+  if (weights.end_token) ids["eos_token_id"] = *weights.end_token;
+  return ids;
 }
 
 constexpr int kIndent = 2;
@@ -76,7 +98,7 @@ constexpr int kIndent = 2;
 }  // namespace
 
 std::optional<ModelConfig> hugging_face_model_in(const std::string& folder) {
-  const std::string path = (std::filesystem::path(folder) / "config.json").string();
+  const std::string path = config_file_in(folder);
   if (!base::path_exists(path)) return std::nullopt;
   return as_checkpoint_error(path, [&]() -> std::optional<ModelConfig> {
     const std::string text = read_text(path, path);
@@ -109,13 +131,13 @@ std::string hugging_face_config(const ModelConfig& model, const ExportedWeights&
   // transformers 5 reads dtype, version 4 torch_dtype.
   json["dtype"] = fmt::format("{}", weights.dtype);
   json["torch_dtype"] = json["dtype"];
-  json.update(tokens_json(weights));
+  json.update(token_ids_of(weights));
   return json.dump(kIndent) + "\n";
 }
 
 std::string hugging_face_generation_config(const ExportedWeights& weights) {
   Json json{{"_from_model_config", true}};
-  json.update(tokens_json(weights));
+  json.update(token_ids_of(weights));
   return json.dump(kIndent) + "\n";
 }
 

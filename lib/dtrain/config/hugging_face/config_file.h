@@ -25,15 +25,20 @@ struct ExportedWeights {
   Dtype dtype = Dtype::float32;
   /// The token at which generation ends.
   std::optional<std::int64_t> end_token = {};
+  /// A folder whose config.json gives the token ids instead; empty if there is none.
+  std::string token_ids_from = {};
 };
 
 /// Returns the text of config.json, which transformers 4 and 5 load alike.
 ///
-/// Throws: Error{usage} naming the family or the setting that Hugging Face's models lack.
+/// Throws: Error{usage} naming the family or the setting that Hugging Face's models lack;
+///         Error{checkpoint} naming the config.json of token_ids_from if it cannot be read.
 [[nodiscard]] std::string hugging_face_config(const ModelConfig& model,
                                               const ExportedWeights& weights);
 
 /// Returns the text of generation_config.json.
+///
+/// Throws: as hugging_face_config, on token_ids_from.
 [[nodiscard]] std::string hugging_face_generation_config(const ExportedWeights& weights);
 
 }  // namespace dtrain::config

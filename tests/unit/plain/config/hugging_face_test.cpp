@@ -358,6 +358,23 @@ TEST_CASE("A config.json that is written and read again gives the same settings"
   }
 }
 
+TEST_CASE("Token ids of a folder are exported as they are there, absent ones stay absent") {
+  const TempFolder folder;
+  const Json ids{{"bos_token_id", 1}, {"eos_token_id", {2, 3}}};
+  folder.write("config.json", with(minimal(), ids).dump());
+  const ExportedWeights weights{.end_token = 7, .token_ids_from = folder.path("")};
+  for (const Json& json :
+       {written(read(minimal()), weights), Json::parse(hugging_face_generation_config(weights))}) {
+    CHECK(json.at("bos_token_id") == 1);
+    CHECK(json.at("eos_token_id") == Json::array({2, 3}));
+    CHECK_FALSE(json.contains("pad_token_id"));
+  }
+  folder.write("config.json", "{");
+  CHECK_THAT(
+      message_of(ErrorKind::checkpoint, [&] { (void)hugging_face_generation_config(weights); }),
+      Names(folder.path("config.json")));
+}
+
 TEST_CASE("Exports have the keys of transformers 4 and 5, and the end of text") {
   const Json linear{{"rope_type", "linear"}, {"factor", 2.0}};
   const Json json = written(

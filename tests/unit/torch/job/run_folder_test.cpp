@@ -93,6 +93,30 @@ TEST_CASE("Overwriting removes the old run and nothing else") {
   }
 }
 
+TEST_CASE(
+    "A started run replaces the files that an earlier one kept, and a resumed one keeps them") {
+  const TempFolder folder;
+  const auto start = [&](const std::vector<checkpoint::store::KeptFile>& kept) {
+    RunFolder(run_in(folder.path("run"), /*overwrite=*/true), "a").begin({}, kept);
+  };
+  start({{.name = "config.json", .content = "{}"}, {.name = "tokenizer.json", .content = "old"}});
+  CHECK(folder.read("run/init-from/tokenizer.json") == "old");
+  start({{.name = "config.json", .content = "{}"}, {.name = "merges.txt", .content = "new"}});
+  const auto kept = checkpoint::store::read_kept_files(folder.path("run/init-from"));
+  REQUIRE(kept.size() == 2);
+  CHECK(kept[0].name == "config.json");
+  CHECK(kept[1].name == "merges.txt");
+  CHECK(kept[1].content == "new");
+  config::Config config = run_in(folder.path("run"));
+  set(config, "checkpoint.resume", "auto");
+  (void)RunFolder(config, "b").resume(0, {}, {}, kept);
+  CHECK(folder.read("run/init-from/merges.txt") == "new");
+  folder.write("run/init-from/notes.txt", "mine");
+  start({});
+  CHECK_FALSE(fs::exists(folder.path("run/init-from/merges.txt")));
+  CHECK(folder.read("run/init-from/notes.txt") == "mine");
+}
+
 TEST_CASE("Leftovers of killed jobs are removed, users' files stay") {
   const TempFolder folder;
   for (const char* name :
