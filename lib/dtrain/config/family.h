@@ -98,6 +98,9 @@ struct Family {
   /// does not support --attention.
   std::int64_t (*attention_chunk)(const ModelConfig& model,
                                   const AttentionWorkload& work) = nullptr;
+  /// The longest sequence that the model is made for; it computes longer ones nevertheless. Null if
+  /// every --seq-len is below it.
+  std::int64_t (*max_positions)(const ModelConfig& model) = nullptr;
   /// Null if Hugging Face has no such models.
   const HuggingFaceFormat* hugging_face = nullptr;
   /// Null if the family does not support --match.

@@ -176,13 +176,15 @@ double layer_flops(const LayerSizes& sizes, std::int64_t seq_len) {
 }
 
 const Family& family() {
-  static const Family kFamily{.name = "llama",
-                              .settings = kSettings,
-                              .foreign_flags = kForeignFlags,
-                              .defaults = [] { return std::any(Settings()); },
-                              .check = check_sizes,
-                              .hugging_face = &hugging_face(),
-                              .sizing = &kSizing};
+  static const Family kFamily{
+      .name = "llama",
+      .settings = kSettings,
+      .foreign_flags = kForeignFlags,
+      .defaults = [] { return std::any(Settings()); },
+      .check = check_sizes,
+      .max_positions = [](const ModelConfig& model) { return settings_of(model).max_positions; },
+      .hugging_face = &hugging_face(),
+      .sizing = &kSizing};
   return kFamily;
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/values/data_mixture.h"
 #include "dtrain/config/values/layout.h"
@@ -65,9 +66,22 @@ std::string repeated_file(const std::string& mixture) {
   return {};
 }
 
+// RoPE has angles for any position, so such a model trains, as in transformers.
+std::string positions_line(const Config& config) {
+  const Family& family = family_of(config.model);
+  if (family.max_positions == nullptr) return {};
+  const std::int64_t most = family.max_positions(config.model);
+  if (config.data.seq_len <= most) return {};
+  return fmt::format(
+      "--seq-len {} is above --max-positions {}: the model trains on positions that generation and "
+      "the exported settings exclude; lower --seq-len to train on the others alone",
+      config.data.seq_len, most);
+}
+
 // Warns about settings that cost accuracy, reproducibility or meaningful validation.
 void add_cost_warnings(const Config& config, std::vector<std::string>& lines) {
   lines.push_back(summation_order_line(config));
+  lines.push_back(positions_line(config));
   if (config.machine.compile && config.machine.device.is_cpu()) {
     lines.push_back("--compile: on a CPU it means --kernels fused, which is already the default");
   }
