@@ -68,6 +68,7 @@ class TensorAxis {
 
   /// Passes on x, which is equal on all ranks, to operations that differ between ranks: its
   /// gradient is summed over ranks. For weights that are not split, as well as for activations.
+  /// Returns float32 for a float16 x if its gradient is summed over ranks: see split_linear.h.
   [[nodiscard]] virtual at::Tensor replicated(const at::Tensor& x);
 
   /// All-reduces partial sums over the axis.

@@ -112,13 +112,15 @@ class ReplicateFunction : public torch::autograd::Function<ReplicateFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             std::int64_t group) {
     ctx->saved_data["group"] = group;
-    return x.view_as(x);
+    ctx->saved_data["dtype"] = x.scalar_type();
+    return x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x.view_as(x);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     auto* group = reinterpret_cast<comm::ProcessGroup*>(ctx->saved_data["group"].toInt());
-    return {PendingSum(*group, grads[0], grads[0].scalar_type()).wait(), at::Tensor()};
+    const at::ScalarType dtype = ctx->saved_data["dtype"].toScalarType();
+    return {PendingSum(*group, grads[0], dtype).wait(), at::Tensor()};
   }
 };
 

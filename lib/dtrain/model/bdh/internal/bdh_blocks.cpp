@@ -13,6 +13,7 @@
 
 #include "dtrain/model/bdh/internal/chunked_attention.h"
 #include "dtrain/model/dropout.h"
+#include "dtrain/model/split_linear.h"
 
 // Each block's memory() adds up the tensors that its forward and backward save and create; its
 // variables are named like the tensors in forward.
@@ -233,6 +234,10 @@ at::Tensor BdhHead::logits(const at::Tensor& x, const BlockContext& context) con
   if (!slice_.splits_vocab()) {
     return widened(at::mm(x.reshape({-1, slice_.whole.width}), weight));
   }
+  if (x.scalar_type() == at::kHalf) {  // a rank's part of the gradient of x may exceed its range
+    const at::Tensor shared = context.tensor_axis.replicated(x).reshape({-1, slice_.whole.width});
+    return widened(column_linear(shared, weight.t(), {}, x.scalar_type()));
+  }
   const at::Tensor columns = weight.t().unsqueeze(0);  // (1, V/tp, D)
   return widened(context.tensor_axis.column_split(x, columns).product.squeeze(0));
 }
@@ -259,8 +264,14 @@ BlockMemory BdhHead::memory(const BatchShape& shape) const {
   // The gradients of the log-softmax's output and input, or of the product. With a split vocabulary,
   // cross-entropy computes the gradient of the logits directly.
   const std::int64_t at_softmax = slice_.splits_vocab() ? logits : 2 * logits;
-  const std::int64_t at_product =
-      (rounded == 0 ? logits : rounded) + shape.rows() * slice_.whole.width * low + weight;
+  const std::int64_t row = shape.rows() * slice_.whole.width;
+  std::int64_t at_product = (rounded == 0 ? logits : rounded) + row * low + weight;
+  if (slice_.splits_vocab() && shape.dtype == at::kHalf) {  // column_linear: all in float32
+    memory.saved += row * wide;
+    memory.forward += row * (wide + low);
+    memory.forward_without_graph = memory.forward;
+    at_product = rounded + logits + row * wide + weight * wide / low;
+  }
   memory.backward = memory.saved + std::max(at_softmax, at_product);
   return memory;
 }

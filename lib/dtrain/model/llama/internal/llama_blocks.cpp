@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/model/dropout.h"
+#include "dtrain/model/split_linear.h"
 
 // Each block's memory() adds up the tensors that its forward and backward save and create.
 
@@ -87,25 +87,32 @@ LlamaLayer::LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerP
   }
 }
 
-// x (B, T, D) -> (B, heads, T, d), a view. read: returns the rows of a parameter to use.
-at::Tensor LlamaLayer::project(const at::Tensor& x, param::ParameterId weight,
+LlamaLayer::Shared LlamaLayer::normed(const at::Tensor& x, param::ParameterId norm,
+                                      const BlockContext& context) const {
+  const at::Tensor y = rms_norm(x, context.use(norm), slice_.whole.norm_epsilon);
+  return {.x = context.tensor_axis.replicated(y), .dtype = x.scalar_type()};
+}
+
+// (B, T, D) -> (B, heads, T, d), a view. read: returns the rows of a parameter to use.
+at::Tensor LlamaLayer::project(const Shared& input, param::ParameterId weight,
                                const std::optional<param::ParameterId>& bias,
                                const ParameterReader& read) const {
+  const at::Tensor& x = input.x;
   const at::Tensor added = bias ? read(*bias) : at::Tensor();
-  return at::linear(x, read(weight), added)
+  return column_linear(x, read(weight), added, input.dtype)
       .view({x.size(0), x.size(1), -1, slice_.whole.head_dim})
       .transpose(1, 2);
 }
 
 // Projects the keys or values that this rank's queries use. If every rank holds all heads, it
 // computes with the rows that it uses, whose gradient is summed over ranks.
-at::Tensor LlamaLayer::keys_or_values(const at::Tensor& x, param::ParameterId weight,
+at::Tensor LlamaLayer::keys_or_values(const Shared& input, param::ParameterId weight,
                                       const std::optional<param::ParameterId>& bias,
                                       const BlockContext& context) const {
-  if (slice_.splits_kv) return project(x, weight, bias, context.use);
+  if (slice_.splits_kv) return project(input, weight, bias, context.use);
   const std::int64_t first = slice_.first_kv_head * slice_.whole.head_dim;
   const std::int64_t count = slice_.kv_heads * slice_.whole.head_dim;
-  return project(x, weight, bias, [&](param::ParameterId id) {
+  return project(input, weight, bias, [&](param::ParameterId id) {
     return context.tensor_axis.replicated(context.use(id)).narrow(0, first, count);
   });
 }
@@ -121,27 +128,25 @@ at::Tensor LlamaLayer::positioned(const at::Tensor& heads,
 }
 
 at::Tensor LlamaLayer::attend(const at::Tensor& x, const BlockContext& context) const {
-  const at::Tensor normed = context.tensor_axis.replicated(
-      rms_norm(x, context.use(ids_.input_norm), slice_.whole.norm_epsilon));
-  const at::Tensor query = positioned(project(normed, ids_.query, ids_.query_bias, context.use),
+  const Shared input = normed(x, ids_.input_norm, context);
+  const at::Tensor query = positioned(project(input, ids_.query, ids_.query_bias, context.use),
                                       ids_.query_norm, context);
   const at::Tensor key =
-      positioned(keys_or_values(normed, ids_.key, ids_.key_bias, context), ids_.key_norm, context);
-  const at::Tensor value = keys_or_values(normed, ids_.value, ids_.value_bias, context);
+      positioned(keys_or_values(input, ids_.key, ids_.key_bias, context), ids_.key_norm, context);
+  const at::Tensor value = keys_or_values(input, ids_.value, ids_.value_bias, context);
   const at::Tensor attended = at::scaled_dot_product_attention(
       query, for_queries(key, slice_), for_queries(value, slice_), {}, 0.0, /*is_causal=*/true);
   const at::Tensor joined = attended.transpose(1, 2).reshape(
       {x.size(0), x.size(1), slice_.heads * slice_.whole.head_dim});
-  const at::Tensor sum = context.tensor_axis.reduce(at::linear(joined, context.use(ids_.output)));
+  const at::Tensor sum = row_linear(context.tensor_axis, joined, context.use(ids_.output));
   return ids_.output_bias ? sum + context.use(*ids_.output_bias) : sum;
 }
 
 at::Tensor LlamaLayer::transform(const at::Tensor& x, const BlockContext& context) const {
-  const at::Tensor normed = context.tensor_axis.replicated(
-      rms_norm(x, context.use(ids_.attended_norm), slice_.whole.norm_epsilon));
-  const at::Tensor gate = at::linear(normed, context.use(ids_.gate));
-  const at::Tensor up = at::linear(normed, context.use(ids_.up));
-  return context.tensor_axis.reduce(at::linear(swiglu(gate, up), context.use(ids_.down)));
+  const Shared input = normed(x, ids_.attended_norm, context);
+  const at::Tensor gate = column_linear(input.x, context.use(ids_.gate), {}, input.dtype);
+  const at::Tensor up = column_linear(input.x, context.use(ids_.up), {}, input.dtype);
+  return row_linear(context.tensor_axis, swiglu(gate, up), context.use(ids_.down));
 }
 
 at::Tensor LlamaLayer::dropped(const at::Tensor& x, std::int64_t part,
@@ -155,6 +160,27 @@ at::Tensor LlamaLayer::forward(const at::Tensor& x, const BlockContext& context)
   const at::Tensor out = h + dropped(transform(h, context), kMlpDropout, context);
   context.report(fmt::format("act.layer{}.out", layer_), out);
   return out;
+}
+
+// What float16 adds over several ranks: column_linear's inputs are float32, as are the products of
+// row_linear and the factors and gradients of both.
+BlockMemory LlamaLayer::widening(const BatchShape& shape) const {
+  if (shape.dtype != at::kHalf || slice_.place.is_whole()) return {};
+  const LlamaSizes& sizes = slice_.whole;
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t row = shape.rows() * sizes.width;
+  const std::int64_t hidden = shape.rows() * slice_.intermediate * wide;
+  const std::int64_t weight =
+      std::max(slice_.intermediate, slice_.heads * sizes.head_dim) * sizes.width * wide;
+  const std::int64_t keys = sizes.kv_heads * sizes.head_dim * sizes.width * wide;
+  const std::int64_t product = std::max(hidden + weight + row * wide, 2 * row * wide);
+  const std::int64_t replicated = slice_.splits_kv ? 0 : 2 * keys;
+  BlockMemory added{.saved = 2 * row * (wide - low) + replicated};
+  added.forward = added.saved + product;
+  added.forward_without_graph = row * (wide - low) + product;
+  added.backward = added.saved + hidden + weight + 2 * row * wide;
+  return added;
 }
 
 BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
@@ -188,6 +214,11 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
       slice_.splits_kv ? 0 : sizes.kv_heads * sizes.head_dim * sizes.width * (low + wide);
   memory.backward = memory.saved + 2 * row +
                     std::max({3 * hidden, 3 * query + repeated_keys, hidden + weight, summed});
+  const BlockMemory added = widening(shape);
+  memory.saved += added.saved;
+  memory.forward += added.forward;
+  memory.forward_without_graph += added.forward_without_graph;
+  memory.backward += added.backward;
   return memory;
 }
 
@@ -196,8 +227,8 @@ at::Tensor LlamaHead::forward(const at::Tensor& x, const BlockContext& context) 
   TensorAxis& axis = slice_.splits_vocab() ? context.tensor_axis : whole;
   const at::Tensor normed =
       axis.replicated(rms_norm(x, context.use(ids_[0]), slice_.whole.norm_epsilon));
-  const at::Tensor logits =
-      widened(at::linear(normed.reshape({-1, slice_.whole.width}), context.use(ids_[1])));
+  const at::Tensor logits = widened(column_linear(normed.reshape({-1, slice_.whole.width}),
+                                                  context.use(ids_[1]), {}, x.scalar_type()));
   context.report("logits", logits.view({x.size(0), x.size(1), slice_.vocab}));
   return axis.cross_entropy(logits, context.targets.reshape(-1), slice_.first_token)
       .view({x.size(0), x.size(1)});
@@ -215,7 +246,14 @@ BlockMemory LlamaHead::memory(const BatchShape& shape) const {
   memory.forward = 2 * logits + row + statistics + memory.output;
   memory.forward_without_graph = memory.forward;
   const std::int64_t at_softmax = slice_.splits_vocab() ? logits : 2 * logits;
-  const std::int64_t at_product = (rounded == 0 ? logits : rounded) + row + weight;
+  std::int64_t at_product = (rounded == 0 ? logits : rounded) + row + weight;
+  if (slice_.splits_vocab() && shape.dtype == at::kHalf) {  // column_linear: all in float32
+    const std::int64_t wide_row = row / low * wide;
+    memory.saved += wide_row - row;
+    memory.forward += wide_row;
+    memory.forward_without_graph = memory.forward;
+    at_product = rounded + logits + wide_row + weight / low * wide;
+  }
   memory.backward = memory.saved + std::max(at_softmax, at_product);
   return memory;
 }

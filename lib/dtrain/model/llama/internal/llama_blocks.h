@@ -35,10 +35,18 @@ class LlamaLayer final : public Block {
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
-  [[nodiscard]] at::Tensor project(const at::Tensor& x, param::ParameterId weight,
+  // An input that is equal on all ranks, for maps that differ between ranks.
+  struct Shared {
+    at::Tensor x;                       // (B, T, D), a result of TensorAxis::replicated
+    at::ScalarType dtype = at::kFloat;  // of the maps' results
+  };
+
+  [[nodiscard]] Shared normed(const at::Tensor& x, param::ParameterId norm,
+                              const BlockContext& context) const;
+  [[nodiscard]] at::Tensor project(const Shared& input, param::ParameterId weight,
                                    const std::optional<param::ParameterId>& bias,
                                    const ParameterReader& read) const;
-  [[nodiscard]] at::Tensor keys_or_values(const at::Tensor& x, param::ParameterId weight,
+  [[nodiscard]] at::Tensor keys_or_values(const Shared& input, param::ParameterId weight,
                                           const std::optional<param::ParameterId>& bias,
                                           const BlockContext& context) const;
   [[nodiscard]] at::Tensor positioned(const at::Tensor& heads,
@@ -46,6 +54,7 @@ class LlamaLayer final : public Block {
                                       const BlockContext& context) const;
   [[nodiscard]] at::Tensor attend(const at::Tensor& x, const BlockContext& context) const;
   [[nodiscard]] at::Tensor transform(const at::Tensor& x, const BlockContext& context) const;
+  [[nodiscard]] BlockMemory widening(const BatchShape& shape) const;
   [[nodiscard]] at::Tensor dropped(const at::Tensor& x, std::int64_t part,
                                    const BlockContext& context) const;
 
