@@ -1,4 +1,4 @@
-"""Random small models that transformers writes, read, trained and exported by dtrain; see scripts/soak_hugging_face.py."""
+"""Random small models that transformers writes, read, trained and exported by dtrain; see scripts/soak/soak_hugging_face.py."""
 
 import json
 import pathlib

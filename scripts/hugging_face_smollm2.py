@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct read, fine-tuned at several layouts and exported by dtrain; see scripts/soak_hugging_face.py."""
+"""SmolLM2-135M-Instruct read, fine-tuned at several layouts and exported by dtrain; see scripts/soak/soak_hugging_face.py."""
 
 import array
 import pathlib

@@ -1,4 +1,4 @@
-"""Runs dtrain for scripts/soak_hugging_face.py, and compares what it computes with transformers."""
+"""Runs dtrain for scripts/soak/soak_hugging_face.py, and compares what it computes with transformers."""
 
 import json
 import subprocess

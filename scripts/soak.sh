@@ -74,7 +74,7 @@ repeat() { build && /usr/bin/python3 scripts/soak/soak_repeat.py 200; }
 scale() { build && /usr/bin/python3 scripts/soak/soak_scale.py; }
 
 # Status 77 says that this Python lacks a package, which is no failure.
-huggingface() { build && { "${DTRAIN_PEER_PYTHON:-/usr/bin/python3}" scripts/soak_hugging_face.py || [ $? -eq 77 ]; }; }
+huggingface() { build && { "${DTRAIN_PEER_PYTHON:-/usr/bin/python3}" scripts/soak/soak_hugging_face.py || [ $? -eq 77 ]; }; }
 
 # Status 77 says that this machine cannot make a minimal Debian, which is no failure.
 fresh() { scripts/soak/soak_fresh.sh || [ $? -eq 77 ]; }

@@ -138,6 +138,10 @@ class InAndOut(HuggingFace):
             self.assertEqual(metadata["format"], "pt")
             self.assertTrue(len(tensors) == 1 or sum(len(data) for _, _, data in tensors.values()) <= 60000)
         self.assertEqual(tensors_in(self.exported(self.imported(folder), "--shard-size", 0)), expected)
+        narrow = self.exported(checkpoint, "--shard-size", "60kB", "--dtype", "bfloat16")
+        total = json.loads((narrow / "model.safetensors.index.json").read_text())["metadata"]["total_size"]
+        self.assertEqual(2 * total, index["metadata"]["total_size"])
+        self.assertEqual({read_model(file)[1]["format"] for file in narrow.glob("*.safetensors")}, {"pt"})
 
     def test_files_of_torch_are_read(self):
         source = self.fixture("llama3_tied")

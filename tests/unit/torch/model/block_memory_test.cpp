@@ -1,16 +1,21 @@
 // Compares each block's predicted memory with the measured memory of one microbatch.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <sstream>
+#include <utility>
 #include <vector>
 
-#include "bdh_fixture.h"
 #include "dtrain/metrics/tensor_memory.h"
+#include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/llama/llama.h"
+#include "dtrain/param/arena.h"
 #include "support/ranks/local_ranks.h"
 
 namespace dtrain::model::block_memory_test {
@@ -19,9 +24,67 @@ namespace {
 constexpr std::int64_t kSequences = 2;
 constexpr std::int64_t kLength = 128;
 
+struct Case {
+  at::ScalarType dtype = at::kFloat;
+  double dropout = 0;
+  std::int64_t neurons = 512;  // of a head of a BDH, or of a Llama's MLP
+  std::int64_t vocab = 256;
+  std::int64_t chunk = 0;  // chunk size of attention; 0: full
+  bool is_fused = false;
+  bool recomputes_gates = false;
+  std::int64_t kv_heads = 0;  // of a Llama of four heads; 0: a BDH
+};
+
+std::unique_ptr<Model> model_of(const Case& test) {
+  if (test.kv_heads > 0) {
+    const bool has_extras = test.kv_heads == 4;
+    return llama::make_llama({.layers = 2,
+                              .width = 64,
+                              .heads = 4,
+                              .kv_heads = test.kv_heads,
+                              .head_dim = 16,
+                              .intermediate = test.neurons,
+                              .vocab = test.vocab,
+                              .dropout = test.dropout,
+                              .biases_qkv = has_extras,
+                              .biases_output = has_extras,
+                              .norms_heads = has_extras},
+                             kLength);
+  }
+  ComputeOptions computation;
+  if (test.is_fused || test.chunk > 0) {
+    using Kind = config::AttentionSetting::Kind;
+    computation = {.kernels = test.is_fused ? config::Kernels::fused : config::Kernels::plain,
+                   .attention = {test.chunk == 0 ? Kind::full : Kind::chunked, test.chunk},
+                   .recomputes_gates = test.recomputes_gates,
+                   .threads = at::get_num_threads()};
+  }
+  return bdh::make_bdh({.layers = 2,
+                        .width = 64,
+                        .heads = 4,
+                        .neurons = test.neurons,
+                        .vocab = test.vocab,
+                        .dropout = test.dropout},
+                       kLength, {}, computation);
+}
+
+struct Fixture {
+  std::unique_ptr<Model> model;
+  param::Arena weights;
+};
+
+// Normal weights with deviation 0.5.
+Fixture fixture_of(const Case& test) {
+  std::unique_ptr<Model> model = model_of(test);
+  param::Arena weights(param::ArenaLayout(model->parameters), test.dtype, param::private_memory);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{3});
+  weights.flat().copy_(at::randn({weights.flat().numel()}, generator) * 0.5);
+  return {.model = std::move(model), .weights = std::move(weights)};
+}
+
 // The parameters of a block with preallocated gradients, so that a backward pass leaves no memory
 // behind.
-param::ParameterViews leaves_of(const testing::BdhFixture& fixture) {
+param::ParameterViews leaves_of(const Fixture& fixture) {
   param::ParameterViews leaves;
   for (const param::ParameterId id : fixture.model->parameters.ids()) {
     at::Tensor leaf = fixture.weights.view(id).detach();
@@ -94,16 +157,6 @@ BlockMemory measure_native(Block& block, const at::Tensor& x, const BlockContext
   return found;
 }
 
-struct Case {
-  at::ScalarType dtype = at::kFloat;
-  double dropout = 0;
-  std::int64_t neurons = 512;
-  std::int64_t vocab = 256;
-  std::int64_t chunk = 0;  // chunk size of attention; 0: full
-  bool is_fused = false;
-  bool recomputes_gates = false;
-};
-
 std::string text_of(const BlockMemory& m) {
   return fmt::format("{} {} {} {} {}\n", m.output, m.saved, m.forward, m.forward_without_graph,
                      m.backward);
@@ -111,26 +164,7 @@ std::string text_of(const BlockMemory& m) {
 
 // Prints two lines per block: predicted, measured.
 std::string measure_blocks(const Case& test) {
-  testing::BdhFixture fixture({.layers = 2,
-                               .width = 64,
-                               .heads = 4,
-                               .neurons = test.neurons,
-                               .vocab = test.vocab,
-                               .dropout = test.dropout},
-                              test.dtype, kLength);
-  if (test.is_fused || test.chunk > 0) {
-    const config::AttentionSetting attention{test.chunk == 0
-                                                 ? config::AttentionSetting::Kind::full
-                                                 : config::AttentionSetting::Kind::chunked,
-                                             test.chunk};
-    fixture.model =
-        bdh::make_bdh(fixture.sizes, kLength, {},
-                      {.kernels = test.is_fused ? config::Kernels::fused : config::Kernels::plain,
-                       .attention = attention,
-                       .recomputes_gates = test.recomputes_gates,
-                       .threads = at::get_num_threads()});
-  }
-  fixture.randomise(3);
+  const Fixture fixture = fixture_of(test);
   const param::ParameterViews leaves = leaves_of(fixture);
   const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
   const Tap tap;
@@ -171,7 +205,7 @@ const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std
     Case test;
     int dtype = 0;
     std::istringstream(line) >> dtype >> test.dropout >> test.neurons >> test.vocab >> test.chunk >>
-        test.is_fused >> test.recomputes_gates;
+        test.is_fused >> test.recomputes_gates >> test.kv_heads;
     test.dtype = static_cast<at::ScalarType>(dtype);
     found += measure_blocks(test);
   }
@@ -184,8 +218,9 @@ void check(const char* what, std::int64_t predicted, std::int64_t measured) {
 }
 
 std::string line_of(const Case& test) {
-  return fmt::format("{} {} {} {} {} {:d} {:d}", static_cast<int>(test.dtype), test.dropout,
-                     test.neurons, test.vocab, test.chunk, test.is_fused, test.recomputes_gates);
+  return fmt::format("{} {} {} {} {} {:d} {:d} {}", static_cast<int>(test.dtype), test.dropout,
+                     test.neurons, test.vocab, test.chunk, test.is_fused, test.recomputes_gates,
+                     test.kv_heads);
 }
 
 void check_blocks(const std::vector<Case>& cases) {
@@ -240,6 +275,18 @@ TEST_CASE("Fused blocks predict their memory for one microbatch") {
     cases.push_back({.dtype = dtype, .chunk = 32, .is_fused = true, .recomputes_gates = true});
     cases.push_back({.dtype = dtype, .is_fused = true, .recomputes_gates = true});
     cases.push_back({.dtype = dtype, .neurons = 1100, .vocab = 4096, .is_fused = true});
+  }
+  check_blocks(cases);
+}
+
+TEST_CASE("A Llama's blocks predict their memory for one microbatch") {
+  std::vector<Case> cases;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    cases.push_back({.dtype = dtype, .kv_heads = 2});
+  }
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    cases.push_back({.dtype = dtype, .dropout = 0.1, .kv_heads = 2});
+    cases.push_back({.dtype = dtype, .neurons = 160, .vocab = 4096, .kv_heads = 4});
   }
   check_blocks(cases);
 }

@@ -65,11 +65,12 @@ BlockMemory LlamaEmbedding::memory(const BatchShape& shape) const {
   const std::int64_t dropped = shape.training && slice_.whole.dropout > 0 ? row * low : 0;
   const std::int64_t looked_up = slice_.splits_vocab() ? row * wide : 0;
   BlockMemory memory{.output = row * low};
-  memory.forward = std::max(widened_weight + row * wide, row * (wide + low)) + looked_up + dropped;
+  memory.forward = std::max(widened_weight + row * wide, row * (wide + low) + dropped) + looked_up;
   if (low == wide) memory.forward = row * low + looked_up + dropped;
   memory.forward_without_graph = memory.forward;
-  const std::int64_t widened_gradient = low == wide ? 0 : row * wide;
-  memory.backward = weight + widened_gradient + dropped + widened_weight / 2;
+  // The gradient of the looked-up rows, or at the end the weight's rounded one.
+  const std::int64_t gradient = low == wide ? std::max(dropped, looked_up) : row * wide;
+  memory.backward = weight + std::max(gradient, widened_weight / 2);
   return memory;
 }
 
@@ -197,23 +198,28 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
   const bool repeats = slice_.heads != slice_.kv_heads;
   // Rotated queries and repeated keys and values, the output twice (as computed and joined).
   const std::int64_t repeated_keys = repeats ? 2 * query : 2 * key;
+  const std::int64_t copied_keys = repeats ? 2 * query : 0;
   const std::int64_t head_norms =
       sizes.norms_heads ? query + key + rows * (slice_.heads + slice_.kv_heads) * wide : 0;
-  const std::int64_t attention = 2 * query + repeated_keys + logsumexp + head_norms;
+  const std::int64_t attention = 3 * query + repeated_keys + logsumexp + head_norms;
   BlockMemory memory{.output = row};
   memory.saved = attention + 3 * hidden + 3 * row + 2 * statistics;
   const std::int64_t dropped = shape.training && sizes.dropout > 0 ? row : 0;
   memory.forward = memory.saved + memory.output + row + dropped;
+  // In the MLP, while attention is computed, and with its output.
   memory.forward_without_graph =
-      std::max(2 * row + 3 * hidden, 2 * row + 3 * query + 2 * key + repeated_keys);
+      std::max({3 * row + 3 * hidden, row + 2 * (query + key) + copied_keys + logsumexp,
+                2 * row + 3 * query + 2 * key});
   // A weight's gradient lives until it is added. Of a weight that every rank holds whole, there are
   // two copies while it is summed over ranks.
   const std::int64_t weight =
       std::max(slice_.intermediate, slice_.heads * sizes.head_dim) * sizes.width * low;
   const std::int64_t summed =
       slice_.splits_kv ? 0 : sizes.kv_heads * sizes.head_dim * sizes.width * (low + wide);
-  memory.backward = memory.saved + 2 * row +
-                    std::max({3 * hidden, 3 * query + repeated_keys, hidden + weight, summed});
+  // At SwiGLU, four more values of the MLP, less its output, which is free by then; at attention, the
+  // gradients of queries, keys and values, when all values of the MLP are.
+  memory.backward = memory.saved + std::max({3 * hidden, 3 * query - row - 3 * hidden,
+                                             hidden + weight, summed - 3 * hidden + 2 * row});
   const BlockMemory added = widening(shape);
   memory.saved += added.saved;
   memory.forward += added.forward;
