@@ -15,8 +15,8 @@
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/llama/llama.h"
 #include "dtrain/parallel/tensor/splits.h"
-#include "support/ranks/local_ranks.h"
 #include "support/oracles/rounding.h"
+#include "support/ranks/local_ranks.h"
 
 namespace dtrain::parallel::split_linear_test {
 namespace {
