@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/saver.h"
 #include "dtrain/checkpoint/state.h"
@@ -27,6 +28,25 @@ inline comm::ProcessGroup& world_group(EngineRun& run) { return run.job().world(
 inline void finish(checkpoint::Saver& saver) {
   const checkpoint::SaveReport report = saver.finish();
   if (!report.error.empty()) throw std::runtime_error(report.error);
+}
+
+// Trains to `step` and saves there; with staging, the state changes before the files are written.
+inline void train_and_save(const config::Config& config, std::int64_t step,
+                           const std::string& folder, bool staged) {
+  on_threads(num_ranks(config), [&](comm::World& world) {
+    EngineRun run(config, world);
+    run.steps(step);
+    base::Disk disk(base::ErrorKind::checkpoint);
+    checkpoint::SaverOptions options = options_in(folder);
+    // Slow enough that a step ends before anything is written.
+    if (staged) options.bytes_per_second = 1e4;
+    checkpoint::Saver saver(world_group(run), disk, options);
+    const checkpoint::State state = run.job().engine().state();
+    if (staged) saver.stage(state);
+    saver.begin({.step = step, .samples = step * config.batch.global}, state);
+    if (staged) run.steps(1);
+    finish(saver);
+  });
 }
 
 // Resumes from the newest checkpoint to the last step and returns each rank's result.

@@ -4,10 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace dtrain::model {
+
+/// Consecutive entries of a dim that is split over the tensor axis.
+struct TensorPart {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
 
 /// A rank's coordinate on the tensor axis, which determines its slice of the model. The default
 /// holds the whole model.
@@ -17,6 +24,13 @@ struct TensorCoordinate {
   bool splits_vocab = false;  ///< embedding and output matrix are split too
 
   [[nodiscard]] bool is_whole() const { return size == 1; }
+  /// The rank's part of `whole` entries. Parts differ by at most one entry, and the first ranks have
+  /// the longer ones.
+  [[nodiscard]] TensorPart part_of(std::int64_t whole) const {
+    const std::int64_t longer = whole % size;
+    return {.begin = index * (whole / size) + std::min(index, longer),
+            .count = whole / size + (index < longer ? 1 : 0)};
+  }
 };
 
 /// Converts bfloat16 and float16 to float32; returns other dtypes unchanged.

@@ -222,6 +222,17 @@ class Training(HuggingFace):
             for ours, theirs in zip(self.losses(strategy), self.losses("one")):
                 self.assertAlmostEqual(ours, theirs, delta=1e-4)
 
+    def test_ranks_with_parts_of_other_sizes_export_what_they_trained(self):
+        # Three ranks divide neither the MLP of 112 columns nor the vocabulary of 256.
+        self.train("one", "--init-from", FIXTURES / "llama")
+        self.train("thirds", "--init-from", FIXTURES / "llama", "--strategy", "tp", "--tp-vocab", "on", ranks=3)
+        for ours, theirs in zip(self.losses("thirds"), self.losses("one"), strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-4)
+        final = read_model(final_model(self.folder / "thirds"))[0]
+        self.assertEqual(tensors_in(self.exported(self.folder / "thirds")), final)
+        self.assertEqual({name: tensor[1] for name, tensor in final.items()},
+                         {name: tensor[1] for name, tensor in tensors_in(FIXTURES / "llama").items()})
+
     def test_flags_that_contradict_the_folder_are_refused(self):
         text = self.write("text.txt", "In the beginning " * 40)
         words = ("--data", text, "--run-dir", self.folder / "run", "--init-from", FIXTURES / "llama")

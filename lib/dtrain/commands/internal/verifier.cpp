@@ -19,6 +19,7 @@
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/metrics_file.h"
 #include "dtrain/model/family.h"
+#include "dtrain/model/tensor_axis.h"
 
 namespace dtrain::commands {
 namespace {
@@ -244,7 +245,11 @@ at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) co
   const comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
   for (std::int64_t dim = 0; dim < found.dim(); ++dim) {
     if (found.size(dim) >= expected.size(dim)) continue;
-    const std::int64_t begin = tensor.rank() * expected.size(dim) / tensor.size();
+    const std::int64_t size = expected.size(dim);
+    const bool is_shared = size < tensor.size();  // several ranks share an entry
+    const model::TensorCoordinate place{.index = tensor.rank(), .size = tensor.size()};
+    const std::int64_t begin =
+        is_shared ? tensor.rank() * size / tensor.size() : place.part_of(size).begin;
     expected = expected.narrow(dim, begin, found.size(dim));
   }
   return expected;

@@ -24,6 +24,15 @@ void check_divides(std::int64_t tp, std::string_view flag, std::int64_t size) {
              flag, size);
 }
 
+// Returns a rank's part of `size` entries, which may be any number from one per rank on.
+//
+// Throws: Error{usage} if there are fewer entries than ranks.
+TensorPart part_of(const TensorCoordinate& place, std::string_view flag, std::int64_t size) {
+  if (size >= place.size) return place.part_of(size);
+  base::fail(base::ErrorKind::usage, "--tp {} is above {} {}: use at most {} ranks", place.size,
+             flag, size, size);
+}
+
 // Collects the parameters of a rank's slice.
 class SpecList {
  public:
@@ -74,7 +83,6 @@ LayerParameters add_layer(SpecList& list, const LlamaSlice& slice, std::int64_t 
   const std::int64_t keys = sizes.kv_heads * d;
   const std::int64_t first_key = slice.splits_kv ? slice.first_kv_head * d : 0;
   const std::int64_t held_keys = slice.splits_kv ? slice.kv_heads * d : keys;
-  const std::int64_t first_hidden = slice.place.index * slice.intermediate;
 
   LayerParameters ids{};
   ids.input_norm = list.add(prefix + "input_layernorm.weight", norm, {sizes.width});
@@ -101,11 +109,11 @@ LayerParameters add_layer(SpecList& list, const LlamaSlice& slice, std::int64_t 
   }
   ids.attended_norm = list.add(prefix + "post_attention_layernorm.weight", norm, {sizes.width});
   ids.gate = list.add(prefix + "mlp.gate_proj.weight", matrix, {sizes.intermediate, sizes.width}, 0,
-                      first_hidden, slice.intermediate);
+                      slice.first_hidden, slice.intermediate);
   ids.up = list.add(prefix + "mlp.up_proj.weight", matrix, {sizes.intermediate, sizes.width}, 0,
-                    first_hidden, slice.intermediate);
+                    slice.first_hidden, slice.intermediate);
   ids.down = list.add(prefix + "mlp.down_proj.weight", matrix, {sizes.width, sizes.intermediate}, 1,
-                      first_hidden, slice.intermediate);
+                      slice.first_hidden, slice.intermediate);
   return ids;
 }
 
@@ -215,7 +223,6 @@ LlamaSizes sizes_of(const ModelConfig& config) {
 LlamaSlice slice_of(const LlamaSizes& sizes, const TensorCoordinate& place) {
   DTRAIN_CHECK(0 <= place.index && place.index < place.size);
   check_divides(place.size, "--heads", sizes.heads);
-  check_divides(place.size, "--intermediate-size", sizes.intermediate);
   const std::int64_t group = sizes.heads / sizes.kv_heads;
   LlamaSlice slice{.whole = sizes, .place = place};
   slice.heads = sizes.heads / place.size;
@@ -223,12 +230,14 @@ LlamaSlice slice_of(const LlamaSizes& sizes, const TensorCoordinate& place) {
   slice.splits_kv = sizes.kv_heads % place.size == 0;
   slice.first_kv_head = slice.first_head / group;
   slice.kv_heads = (slice.first_head + slice.heads - 1) / group - slice.first_kv_head + 1;
-  slice.intermediate = sizes.intermediate / place.size;
+  const TensorPart hidden = part_of(place, "--intermediate-size", sizes.intermediate);
+  slice.intermediate = hidden.count;
+  slice.first_hidden = hidden.begin;
   slice.vocab = sizes.vocab;
   if (!place.splits_vocab) return slice;
-  check_divides(place.size, "--vocab", sizes.vocab);
-  slice.vocab = sizes.vocab / place.size;
-  slice.first_token = place.index * slice.vocab;
+  const TensorPart tokens = part_of(place, "--vocab", sizes.vocab);
+  slice.vocab = tokens.count;
+  slice.first_token = tokens.begin;
   return slice;
 }
 

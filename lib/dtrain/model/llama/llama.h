@@ -35,9 +35,9 @@ struct LlamaSizes {
 [[nodiscard]] LlamaSizes sizes_of(const config::ModelConfig& config);
 
 /// The part of the model that a rank of the tensor axis holds: H/tp heads of queries with the rows
-/// of the projections that they need, and I/tp columns of the MLP. If tp divides K, a rank also
-/// holds K/tp heads of keys and values; otherwise all of them, and computes those that its queries
-/// use.
+/// of the projections that they need, and its part of the I columns of the MLP. If tp divides K, a
+/// rank also holds K/tp heads of keys and values; otherwise all of them, and computes those that its
+/// queries use.
 struct LlamaSlice {
   LlamaSizes whole;
   TensorCoordinate place;
@@ -47,6 +47,7 @@ struct LlamaSlice {
   std::int64_t kv_heads = 0;       ///< of keys and values, computed here
   std::int64_t first_kv_head = 0;  ///< the first of them
   std::int64_t intermediate = 0;   ///< columns of the MLP, held here
+  std::int64_t first_hidden = 0;   ///< the first of them
   std::int64_t vocab = 0;          ///< rows of embedding and head held here
   std::int64_t first_token = 0;    ///< the first of these rows
 
@@ -55,7 +56,7 @@ struct LlamaSlice {
 
 /// Returns the slice of the rank at `place`.
 ///
-/// Throws: Error{usage} naming --tp and the size that it does not divide.
+/// Throws: Error{usage} naming --tp and the size that it does not divide, or that is below it.
 [[nodiscard]] LlamaSlice slice_of(const LlamaSizes& sizes, const TensorCoordinate& place);
 
 /// Parameter ids of a layer.

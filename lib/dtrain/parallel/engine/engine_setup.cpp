@@ -1,12 +1,15 @@
 #include "dtrain/parallel/engine/engine_setup.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/model/tensor_axis.h"
 #include "dtrain/parallel/tensor/splits.h"
 #include "dtrain/param/disk_memory.h"
 #include "dtrain/param/offload_memory.h"
@@ -39,6 +42,31 @@ std::unique_ptr<param::OffloadMemory> make_offload(const config::Offload& offloa
   if (offload.kind == Kind::disk) return std::make_unique<param::DiskMemory>(offload.folder);
   if (offload.kind == Kind::none || device.is_cpu()) return nullptr;
   return std::make_unique<param::PinnedMemory>(device);
+}
+
+// Gathers the slices of all ranks of the tensor axis. Ranks with shorter slices than the first one
+// send padding after theirs.
+at::Tensor joined_slices(comm::ProcessGroup& tensor, const param::TensorCut& cut,
+                         const at::Tensor& part, const at::TensorOptions& options) {
+  const auto part_on = [&](std::int64_t rank) {
+    return model::TensorCoordinate{.index = rank, .size = tensor.size()}.part_of(cut.whole);
+  };
+  const std::int64_t held = part.size(cut.dim);
+  DTRAIN_CHECK(part_on(tensor.rank()).begin == cut.begin && part_on(tensor.rank()).count == held);
+  const std::int64_t entry = part.numel() / held;  // elements
+  const std::int64_t sent = part_on(0).count * entry;
+  at::Tensor own = part.contiguous().view(-1);
+  if (own.numel() < sent) own = at::constant_pad_nd(own, {0, sent - own.numel()});
+  const at::Tensor all = at::empty({tensor.size() * sent}, options);
+  tensor.all_gather(own, all).wait();
+  own = at::Tensor();
+  std::vector<std::int64_t> shape = part.sizes().vec();
+  std::vector<at::Tensor> slices;
+  for (std::int64_t rank = 0; rank < tensor.size(); ++rank) {
+    shape[static_cast<std::size_t>(cut.dim)] = part_on(rank).count;
+    slices.push_back(all.narrow(0, rank * sent, part_on(rank).count * entry).view(shape));
+  }
+  return at::cat(slices, cut.dim);
 }
 
 }  // namespace
@@ -105,14 +133,7 @@ at::Tensor Placement::assembled(param::ParameterId id, const at::Tensor& part,
   if (!model_.parameters[id].is_held()) {
     whole = at::empty(model_.parameters[id].whole_shape(), options);
   } else if (const auto& cut = model_.parameters[id].cut) {
-    comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
-    const at::Tensor parts = at::empty({tensor.size() * part.numel()}, options);
-    tensor.all_gather(part.contiguous().view(-1), parts).wait();
-    std::vector<at::Tensor> slices;
-    for (const at::Tensor& slice : parts.chunk(tensor.size())) {
-      slices.push_back(slice.view(part.sizes()));
-    }
-    whole = at::cat(slices, cut->dim);
+    whole = joined_slices(groups_.along(mesh::Axis::tp), *cut, part, options);
   }
   const std::vector<std::int64_t>& stages = holders_[id];
   comm::ProcessGroup& pipeline = groups_.along(mesh::Axis::pp);

@@ -115,7 +115,7 @@ config::Offload offload_of(const config::MachineConfig& machine) {
   return has_effect ? machine.offload : config::Offload{};
 }
 
-// stage: its plan is moved from.
+// Without a plan of recomputation. stage: its plan is moved from.
 EngineOptions engine_options(const config::Config& config, Stage& stage) {
   const model::Model& model = *stage.model;
   EngineOptions options{
@@ -130,7 +130,6 @@ EngineOptions engine_options(const config::Config& config, Stage& stage) {
       .uses_graphs = config.machine.compile && config.machine.kernels != config::Kernels::fused,
       .stage = std::move(stage.plan)};
   options.data = data_plan(config, options.offloads_masters());
-  options.recompute = choose_recompute(config, model, options);
   return options;
 }
 
@@ -154,18 +153,38 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
   using mesh::Axis;
   const Plan plan = make_plan(config.layout);
   const mesh::MeshShape& sizes = plan.mesh;
-  auto model = model::make_model(
-      config.model, config.data.seq_len,
-      {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
-      compute_options_of(config.machine));
+  const auto model_on = [&](std::int64_t tensor_rank) {
+    return model::make_model(
+        config.model, config.data.seq_len,
+        {.index = tensor_rank, .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
+        compute_options_of(config.machine));
+  };
+  auto model = model_on(coordinate[Axis::tp]);
   exclude_from_decay(config.train, model->parameters);
   StagePosition place{.shape = {.stages = sizes[Axis::pp],
                                 .microbatches = config.batch.grad_accum,
                                 .order = plan.pipeline.order},
                       .parts = {},
                       .stage = coordinate[Axis::pp]};
-  if (sizes[Axis::pp] > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
+  // All ranks of a stage agree on its blocks, also if their slices differ.
+  if (sizes[Axis::pp] > 1) {
+    const auto first = coordinate[Axis::tp] == 0 ? nullptr : model_on(0);
+    place.parts = parts_of(config, first ? *first : *model, place.shape, plan.pipeline);
+  }
   return make_stage(std::move(model), place);
+}
+
+// All ranks of the tensor axis recompute the same blocks: those that its first rank, which holds the
+// most, must to meet --memory-limit. model, options: of the rank at `coordinate`.
+RecomputePlan recompute_at(const config::Config& config, mesh::MeshShape coordinate,
+                           const model::Model& model, const EngineOptions& options) {
+  if (coordinate[mesh::Axis::tp] == 0 || config.machine.memory_limit.count == 0) {
+    return choose_recompute(config, model, options);
+  }
+  coordinate[mesh::Axis::tp] = 0;
+  Stage first = stage_at(config, coordinate);
+  const EngineOptions of_first = engine_options(config, first);
+  return choose_recompute(config, *first.model, of_first);
 }
 
 StepFlops step_flops(const config::Config& config, const model::Model& model,
@@ -191,6 +210,7 @@ RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordina
   Stage stage = stage_at(config, coordinate);
   const model::Model& model = *stage.model;
   EngineOptions options = engine_options(config, stage);
+  options.recompute = recompute_at(config, coordinate, model, options);
   param::ArenaLayout units = engine_layout(model, options);
   const MemoryPlan memory = plan_memory(config, model, options);
   const ActionLists lists = engine_actions(model, options);

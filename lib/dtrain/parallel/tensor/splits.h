@@ -30,8 +30,9 @@
 //
 // Source: Shoeybi et al., Megatron-LM (2019), section 3: the operator g.
 //
-// Vocabulary split: embedding and output matrix are divided by token. Rank r has tokens [first,
-// first + V/tp), as rows of the embedding and as columns of the output matrix.
+// Vocabulary split: embedding and output matrix are divided by token. Rank r has consecutive tokens
+// from `first` on, as rows of the embedding and as columns of the output matrix; if tp does not
+// divide V, the first ranks have one more (TensorCoordinate::part_of).
 //
 //   embedding       y = Σ_r (embed_r[id - first] where rank r has id, else 0)
 //                   one all_reduce of (..., D) forward; backward, each rank accumulates the

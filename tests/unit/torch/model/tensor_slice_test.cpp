@@ -53,6 +53,37 @@ TEST_CASE("The slices of all ranks cover each neuron and token exactly once") {
   }
 }
 
+TEST_CASE("Parts of a size that ranks do not divide differ by one entry, the longer ones first") {
+  for (const std::int64_t whole : {8, 9, 257}) {
+    for (const std::int64_t ranks : {1, 2, 3, 8}) {
+      CAPTURE(whole, ranks);
+      std::int64_t next = 0;
+      std::int64_t before = whole;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const TensorPart part = TensorCoordinate{.index = rank, .size = ranks}.part_of(whole);
+        CHECK(part.begin == next);
+        CHECK(part.count <= before);
+        CHECK((part.count == whole / ranks || part.count == whole / ranks + 1));
+        next += part.count;
+        before = part.count;
+      }
+      CHECK(next == whole);
+    }
+  }
+}
+
+TEST_CASE("A vocabulary that tp does not divide is split into parts of other sizes") {
+  BdhSizes sizes = kSizes;
+  sizes.vocab = 17;
+  const auto model = make_bdh(sizes, 8, {.index = 1, .size = 2, .splits_vocab = true});
+  const param::ParameterSpec& embed = model->parameters.front();
+  const param::ParameterSpec& head = model->parameters.back();
+  CHECK(embed.shape == std::vector<std::int64_t>{8, 6});
+  CHECK(embed.cut->begin == 9);
+  CHECK(head.shape == std::vector<std::int64_t>{6, 8});
+  CHECK(head.whole_shape() == std::vector<std::int64_t>{6, 17});
+}
+
 std::string refusal(const BdhSizes& sizes, const TensorCoordinate& place) {
   try {
     (void)slice_of(sizes, place);
@@ -71,10 +102,10 @@ TEST_CASE("A size that does not fit is rejected, and the message names valid one
              Names("--tp 16", "--heads 4", "--neurons 12", "4 parts", "--tp 12 or 24"));
   CHECK_THAT(refusal(kSizes, {.size = 100}), Names("--tp 100", "--tp 24"));
   BdhSizes sizes = kSizes;
-  sizes.vocab = 255;
-  CHECK(refusal(sizes, {.size = 2}) == "accepted");
-  CHECK_THAT(refusal(sizes, {.size = 2, .splits_vocab = true}),
-             Names("--tp-vocab", "--vocab 255", "--tp 2", 1));
+  sizes.vocab = 3;
+  CHECK(refusal(sizes, {.size = 4}) == "accepted");
+  CHECK_THAT(refusal(sizes, {.size = 4, .splits_vocab = true}),
+             Names("--tp-vocab", "--vocab 3", "--tp 4"));
 }
 
 TEST_CASE("A rank's specs contain the slice of the whole that it holds") {

@@ -61,15 +61,14 @@ BdhSlice slice_of(const BdhSizes& sizes, const TensorCoordinate& place) {
   slice.first_neuron = place.index * slice.all_neurons();
   slice.vocab = sizes.vocab;
   if (!place.splits_vocab) return slice;
-  if (sizes.vocab % place.size != 0) {
+  if (sizes.vocab < place.size) {
     base::fail(base::ErrorKind::usage,
-               "--tp-vocab: --vocab {} is not divisible by --tp {} (remainder {}); use a --vocab "
-               "that is a "
-               "multiple of {}, or omit --tp-vocab",
-               sizes.vocab, place.size, sizes.vocab % place.size, place.size);
+               "--tp-vocab: --vocab {} is below --tp {}: use fewer ranks, or omit --tp-vocab",
+               sizes.vocab, place.size);
   }
-  slice.vocab = sizes.vocab / place.size;
-  slice.first_token = place.index * slice.vocab;
+  const TensorPart tokens = place.part_of(sizes.vocab);
+  slice.vocab = tokens.count;
+  slice.first_token = tokens.begin;
   return slice;
 }
 

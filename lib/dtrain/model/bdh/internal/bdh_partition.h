@@ -43,7 +43,7 @@ struct BdhSlice {
 /// Returns the slice of the rank at `place`.
 ///
 /// Throws: Error{usage} naming --tp, the model size that it does not divide, and the nearest valid
-///         values.
+///         values; or a vocabulary to split that is below --tp.
 [[nodiscard]] BdhSlice slice_of(const BdhSizes& sizes, const TensorCoordinate& place);
 
 /// Returns the subgroups of a tensor axis of `tp` ranks: a single entry, the ranks that share a

@@ -5,6 +5,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/config/bdh/settings.h"
+#include "dtrain/config/llama/settings.h"
 #include "dtrain/config/resolve/resolve.h"
 #include "dtrain/config/values/layout.h"
 #include "dtrain/metrics/tensor_memory.h"
@@ -266,6 +267,29 @@ TEST_CASE("A plan's memory depends on the rank's threads, not on this process's"
   at::set_num_threads(2);
   CHECK(memory(4) == of_four);
   at::set_num_threads(before);
+}
+
+TEST_CASE("Tensor ranks with slices of other sizes recompute the same layers") {
+  config::Config config = testing::tiny_config();
+  config.model = {.name = "llama",
+                  .layers = 4,
+                  .width = 24,
+                  .heads = 2,
+                  .family = config::llama::Settings{.intermediate = 301},
+                  .vocab = 257};
+  config.layout.tp_vocab = true;
+  set(config, "machine.backend", "gloo");
+  config = testing::with_dtypes(testing::meshed(config, {{Axis::tp, 2}}, 1));
+  const auto plan = [&](std::int64_t rank) {
+    return rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, rank}});
+  };
+  const std::int64_t of_second = plan(1).memory.peak();
+  CHECK(plan(0).memory.peak() > of_second);
+  set(config, "machine.recompute", "auto");
+  config.machine.memory_limit.count = of_second;  // only the first rank needs to recompute
+  const RecomputePlan chosen = plan(0).options.recompute;
+  CHECK_FALSE(chosen == RecomputePlan{});
+  CHECK(plan(1).options.recompute == chosen);
 }
 
 TEST_CASE("Precision holds all dtypes of a run") {

@@ -26,10 +26,14 @@ at::Tensor random(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtyp
 
 at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().requires_grad_(); }
 
-/// Returns rank r's slice of a tensor in `parts` equal slices along dim.
+model::TensorPart part(std::int64_t size, std::int64_t parts, std::int64_t r) {
+  return model::TensorCoordinate{.index = r, .size = parts}.part_of(size);
+}
+
+/// Returns rank r's slice of a tensor in `parts` slices along dim.
 at::Tensor part_of(const at::Tensor& whole, std::int64_t dim, std::int64_t parts, std::int64_t r) {
-  const std::int64_t size = whole.size(dim) / parts;
-  return whole.narrow(dim, r * size, size).contiguous();
+  const auto [begin, count] = part(whole.size(dim), parts, r);
+  return whole.narrow(dim, begin, count).contiguous();
 }
 
 /// Returns the results of each rank's body, by rank.
@@ -180,7 +184,7 @@ TEST_CASE("float16 partial sums may exceed its range if the full sum does not") 
 }
 
 TEST_CASE("A split embedding finds each token's row on the rank that has it") {
-  const std::int64_t ranks = GENERATE(2, 4);
+  const std::int64_t ranks = GENERATE(2, 3, 4);
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
   const at::Tensor weight = random({8, 3}, 1, dtype);
   const at::Tensor ids = at::tensor({7, 0, 3, 3, 4, 1, 3, 6}, at::kLong).view({2, 4});
@@ -191,7 +195,7 @@ TEST_CASE("A split embedding finds each token's row on the rank that has it") {
   });
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own = leaf(part_of(weight, 0, ranks, group.rank()));
-    const at::Tensor rows = split_embedding(group, own, ids, group.rank() * 8 / ranks);
+    const at::Tensor rows = split_embedding(group, own, ids, part(8, ranks, group.rank()).begin);
     torch::autograd::backward({rows}, {dy.to(rows.scalar_type())});
     return {rows.detach(), own.grad()};
   });
@@ -205,7 +209,7 @@ TEST_CASE("A split embedding finds each token's row on the rank that has it") {
 }
 
 TEST_CASE("A split cross-entropy equals that of the whole logits, however large they are") {
-  const std::int64_t ranks = GENERATE(2, 4);
+  const std::int64_t ranks = GENERATE(2, 3, 4);
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat);
   const double offset = GENERATE(0.0, 3000.0, -3000.0);  // beyond exp's range
   const at::Tensor logits = (random({9, 8}, 1) * 5 + offset).to(dtype);
@@ -216,7 +220,8 @@ TEST_CASE("A split cross-entropy equals that of the whole logits, however large 
   torch::autograd::backward({expected}, {dy.to(at::kDouble)});
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own = leaf(part_of(logits, 1, ranks, group.rank()));
-    const at::Tensor losses = split_cross_entropy(group, own, targets, group.rank() * 8 / ranks);
+    const at::Tensor losses =
+        split_cross_entropy(group, own, targets, part(8, ranks, group.rank()).begin);
     torch::autograd::backward({losses}, {dy});
     return {losses.detach(), own.grad()};
   });
