@@ -1,4 +1,4 @@
-"""What transformers computes with a model in Hugging Face's format, in the files that dtrain verify --huggingface reads
+"""Writes the results of transformers on a model in Hugging Face's format, as files that dtrain verify --huggingface reads
 (tests/hf/README.md). RMSNorm and softmax are computed in the model's dtype, where transformers uses float32 always."""
 
 import dataclasses

@@ -147,7 +147,7 @@ class Sweep(FolderTest):
 
 
 class HuggingFace(DataTest):
-    """What needs no transformers: token IDs as text, and what is said where packages are missing."""
+    """The parts that need no transformers: token IDs as text, and the names of missing packages."""
 
     def test_dtrain_reads_and_writes_token_ids_as_characters(self):
         random.seed(1)

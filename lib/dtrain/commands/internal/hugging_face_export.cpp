@@ -46,7 +46,7 @@ config::Dtype dtype_named_as(at::ScalarType dtype) {
   base::fail(ErrorKind::internal, "no setting for dtype {}", c10::toString(dtype));
 }
 
-// What a run folder adds to the weights.
+// The files of a run folder that belong to its weights.
 struct Companions {
   // The files that the run keeps for its exports.
   std::vector<store::KeptFile> kept = {};

@@ -163,8 +163,8 @@ at::Tensor LlamaLayer::forward(const at::Tensor& x, const BlockContext& context)
   return out;
 }
 
-// What float16 adds over several ranks: column_linear's inputs are float32, as are the products of
-// row_linear and the factors and gradients of both.
+// Returns the additional memory of float16 with several ranks: the inputs of column_linear, the
+// products of row_linear, and the factors and gradients of both are float32.
 BlockMemory LlamaLayer::widening(const BatchShape& shape) const {
   if (shape.dtype != at::kHalf || slice_.place.is_whole()) return {};
   const LlamaSizes& sizes = slice_.whole;
