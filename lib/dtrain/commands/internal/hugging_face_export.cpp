@@ -110,8 +110,12 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
   if (store::find_kept_file(companions.kept, kConfig) != nullptr) {
     weights.token_ids_from = store::kept_files_folder(run);
   }
-  write(kGenerationConfig, config::hugging_face_generation_config(weights));
-  for (const store::KeptFile& file : companions.kept) write(file.name, file.content);
+  for (const store::KeptFile& file : companions.kept) {
+    if (file.name != kConfig) write(file.name, file.content);
+  }
+  if (store::find_kept_file(companions.kept, kGenerationConfig) == nullptr) {
+    write(kGenerationConfig, config::hugging_face_generation_config(weights));
+  }
   write(kConfig, config::hugging_face_config(exported.settings, weights));
   for (const config::HuggingFaceFile& file :
        config::family_of(exported.settings).hugging_face->files) {
