@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,16 @@ struct ReportedValue {
 class Generator {
  public:
   virtual ~Generator() = default;
+
+  /// Feeds a new generator the sequence's first tokens, at least one, and returns the logits of
+  /// their successor, which are those of step() up to rounding.
+  ///
+  /// Shapes: as step().
+  /// Throws: as step().
+  [[nodiscard]] virtual const at::Tensor& read_prompt(std::span<const std::int64_t> tokens) {
+    for (const std::int64_t token : tokens.first(tokens.size() - 1)) (void)step(token);
+    return step(tokens.back());
+  }
 
   /// Feeds the token at the next position and returns the logits of its successor.
   ///

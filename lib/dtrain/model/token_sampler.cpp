@@ -1,25 +1,41 @@
 #include "dtrain/model/token_sampler.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
-#include <utility>
+#include <numeric>
+#include <ranges>
+#include <span>
 #include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/philox.h"
+#include "dtrain/model/vector_math.h"
 
 namespace dtrain::model {
 namespace {
 
-std::vector<double> finite_values(const at::Tensor& logits) {
-  const at::Tensor wide = logits.to(at::kDouble).cpu().contiguous();
-  const auto* data = wide.const_data_ptr<double>();
-  std::vector<double> values(data, data + wide.numel());
-  for (const double value : values) {
+struct Extremes {
+  double lowest;
+  double highest;
+};
+
+// The lowest and highest of `values`; NaN if one of them is.
+Extremes extremes_of(const at::Tensor& values) {
+  const auto [lowest, highest] = at::aminmax(values);
+  return {lowest.item<double>(), highest.item<double>()};
+}
+
+Extremes finite_extremes_of(const at::Tensor& logits) {
+  const Extremes extremes = extremes_of(logits);
+  for (const double value : {extremes.lowest, extremes.highest}) {
     if (!std::isfinite(value)) {
       base::fail(base::ErrorKind::numerics,
                  "the model computes a logit of {}: its weights are damaged or training diverged; "
@@ -27,7 +43,11 @@ std::vector<double> finite_values(const at::Tensor& logits) {
                  value);
     }
   }
-  return values;
+  return extremes;
+}
+
+std::span<const double> values_in(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<double>(), static_cast<std::size_t>(tensor.numel())};
 }
 
 // A uniform value in [0, 1), a multiple of 2^-53.
@@ -39,24 +59,27 @@ double uniform(std::uint64_t seed, std::int64_t index) {
   return ((words[0] >> 5) * 0x1p26 + (words[1] >> 6)) / 0x1p53;
 }
 
-// A token that may be sampled.
-struct Candidate {
-  std::size_t token;
-  double logit;
-  double weight;  // exp((logit - highest logit) / temperature), positive
-};
-using Candidates = std::vector<Candidate>;
+// Positions in the logits and weights of the tokens that may be sampled.
+using Positions = std::vector<std::uint32_t>;
 
 // Selects the k most likely tokens; ties prefer lower ids.
 class Likeliest {
  public:
-  Likeliest(const std::vector<double>& logits, std::size_t k) {
-    if (k == 0 || k >= logits.size()) return;
-    std::vector<double> sorted(logits);
-    const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(k) - 1;
-    std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
-    lowest_ = *last;
-    num_lowest_ = std::count(sorted.begin(), last + 1, lowest_);
+  Likeliest(std::span<const double> logits, std::size_t k) {
+    // A heap of k logits costs one comparison for almost every token if k is small.
+    constexpr std::size_t kHeapShare = 64;
+    std::vector<double> top(k);
+    if (k <= logits.size() / kHeapShare) {
+      std::partial_sort_copy(logits.begin(), logits.end(), top.begin(), top.end(),
+                             std::greater<>());
+    } else {
+      top.assign(logits.begin(), logits.end());
+      std::nth_element(top.begin(), top.begin() + static_cast<std::ptrdiff_t>(k) - 1, top.end(),
+                       std::greater<>());
+      top.resize(k);
+    }
+    lowest_ = top.back();
+    num_lowest_ = std::ranges::count(top, lowest_);
   }
 
   // Call once per token, in order of ids.
@@ -65,73 +88,165 @@ class Likeliest {
   }
 
  private:
-  double lowest_ = -std::numeric_limits<double>::infinity();
-  std::ptrdiff_t num_lowest_ = 0;  // tokens with logit lowest_ still to accept
+  double lowest_;
+  std::ptrdiff_t num_lowest_;  // tokens with logit lowest_ still to accept
 };
 
-Candidates candidates_of(const std::vector<double>& logits, const SamplingRule& rule) {
-  const double highest = *std::ranges::max_element(logits);
-  Likeliest likeliest(logits, static_cast<std::size_t>(rule.top_k));
-  Candidates candidates;
-  candidates.reserve(logits.size());
-  for (std::size_t token = 0; token < logits.size(); ++token) {
-    if (!likeliest.takes(logits[token])) continue;
-    const double weight = std::exp((logits[token] - highest) / rule.temperature);
-    if (weight > 0) candidates.push_back({token, logits[token], weight});
+// The ids of the top_k most likely tokens, in ascending order.
+Positions likeliest_tokens(std::span<const double> logits, std::size_t top_k) {
+  Likeliest likeliest(logits, top_k);
+  Positions tokens;
+  tokens.reserve(top_k);
+  for (std::uint32_t token = 0; token < logits.size(); ++token) {
+    if (likeliest.takes(logits[token])) tokens.push_back(token);
   }
-  return candidates;
+  return tokens;
 }
 
-// Divides the logits into intervals and keeps the candidates of the interval in which the cumulative
-// weight, most likely first, exceeds `left`; subtracts the weight before it from `left`. Returns
-// false if all logits are equal. Linear time; sorting a large vocabulary would take far longer.
-bool narrow(Candidates& candidates, double& left) {
-  constexpr std::size_t kIntervals = 1024;
-  const auto [low, high] = std::ranges::minmax(candidates, {}, &Candidate::logit);
-  const double top = high.logit / 2;
-  const double span = top - low.logit / 2;  // halved, because the difference may overflow
-  if (!(span > 0)) return false;
-  const auto interval_of = [&](const Candidate& each) {
-    const double place = (top - each.logit / 2) / span * kIntervals;
-    return std::min(static_cast<std::size_t>(place), kIntervals - 1);
+// Divides weights into intervals, numbered from the highest weight on. The bit pattern of a positive
+// number grows with the number, about as its logarithm does, so intervals of bit patterns suit both
+// flat and peaked distributions.
+class Intervals {
+ public:
+  static constexpr std::size_t kCount = 4096;
+
+  explicit Intervals(const Extremes& weights)
+      : highest_(std::bit_cast<std::uint64_t>(weights.highest)) {
+    // Weights far below the highest share the last interval.
+    constexpr std::uint64_t kWidestSpan = std::uint64_t{32} << 52;  // a factor of 2^32
+    const std::uint64_t span =
+        std::min(highest_ - std::bit_cast<std::uint64_t>(weights.lowest), kWidestSpan);
+    const std::uint64_t most = kCount - 1;
+    shift_ = 0;
+    while (span >> shift_ > most) ++shift_;
+  }
+
+  [[nodiscard]] std::size_t operator()(double weight) const {
+    const std::uint64_t below = highest_ - std::bit_cast<std::uint64_t>(weight);
+    return std::min<std::uint64_t>(below >> shift_, kCount - 1);
+  }
+
+ private:
+  std::uint64_t highest_;
+  int shift_;
+};
+
+// The intervals of some weights, and the sum of the weights in each.
+class Histogram {
+ public:
+  // positions: a random-access range. extremes: of their weights.
+  Histogram(std::span<const double> weights, const auto& positions, const Extremes& extremes)
+      : interval_of_(extremes), sums_(Intervals::kCount) {
+    for (const std::uint32_t at : positions) sums_[interval_of_(weights[at])] += weights[at];
+    while (last_ > 0 && sums_[last_] == 0) --last_;
+  }
+
+  [[nodiscard]] double total() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
+
+  // Returns the positions of positive weights in the interval at which the cumulative weight,
+  // highest first, exceeds `left`; subtracts the weight before it from `left`.
+  [[nodiscard]] Positions narrow(std::span<const double> weights, const auto& positions,
+                                 double& left) const {
+    std::size_t chosen = 0;
+    // Falls back to the last interval if rounding raises `left` above the total weight.
+    while (chosen < last_ && left >= sums_[chosen]) left -= sums_[chosen++];
+    Positions members;
+    for (const std::uint32_t at : positions) {
+      if (interval_of_(weights[at]) == chosen && weights[at] > 0) members.push_back(at);
+    }
+    return members;
+  }
+
+ private:
+  Intervals interval_of_;
+  std::vector<double> sums_;
+  std::size_t last_ = Intervals::kCount - 1;  // the last interval with weight
+};
+
+// Tokens in descending order of their logits, without sorting them: it is known only around the
+// places that are looked up.
+class Ranking {
+ public:
+  // weights: exp((logits - highest) / temperature).
+  Ranking(const at::Tensor& logits, const at::Tensor& weights)
+      : logits_(values_in(logits)),
+        weights_(values_in(weights)),
+        whole_(weights_, all(), extremes_of(weights)) {}
+
+  [[nodiscard]] double total() const { return whole_.total(); }
+
+  struct Place {
+    std::size_t position;
+    double through;  // the cumulative weight up to and including `position`
   };
-  std::array<double, kIntervals> sums{};
-  for (const Candidate& each : candidates) sums[interval_of(each)] += each.weight;
-  std::size_t chosen = 0;
-  // Falls back to the last interval if rounding raises `left` above the total weight.
-  while (chosen + 1 < kIntervals && left >= sums[chosen]) left -= sums[chosen++];
-  std::erase_if(candidates, [&](const Candidate& each) { return interval_of(each) != chosen; });
-  return true;
+  // Returns the first position at which the cumulative weight exceeds `weight`.
+  [[nodiscard]] Place find(double weight) const {
+    constexpr std::size_t kFew = 64;
+    double left = weight;
+    Positions near = whole_.narrow(weights_, all(), left);
+    while (near.size() > kFew) {
+      const auto [lowest, highest] = std::ranges::minmax(
+          near | std::views::transform([&](std::uint32_t at) { return weights_[at]; }));
+      if (lowest == highest) break;
+      near = Histogram(weights_, near, {lowest, highest}).narrow(weights_, near, left);
+    }
+    std::ranges::stable_sort(near, std::ranges::greater(),
+                             [&](std::uint32_t at) { return logits_[at]; });
+    auto chosen = near.begin();
+    while (chosen + 1 != near.end() && left >= weights_[*chosen]) left -= weights_[*chosen++];
+    return {.position = *chosen, .through = weight - left + weights_[*chosen]};
+  }
+
+ private:
+  [[nodiscard]] std::ranges::iota_view<std::uint32_t, std::uint32_t> all() const {
+    return {0, static_cast<std::uint32_t>(weights_.size())};
+  }
+
+  std::span<const double> logits_;
+  std::span<const double> weights_;
+  Histogram whole_;
+};
+
+// The total weight of the most likely tokens whose weights first sum to at least top_p of the total.
+double nucleus_weight(const Ranking& ranking, double top_p) {
+  const double least = top_p * ranking.total();
+  // A sum is at least `least` if it exceeds the number before it.
+  return ranking.find(std::nextafter(least, 0.0)).through;
 }
 
-// Returns the token at which the cumulative weight, most likely first, exceeds `left`.
-std::size_t token_at(Candidates candidates, double left) {
-  constexpr std::size_t kFew = 64;
-  while (candidates.size() > kFew && narrow(candidates, left)) {
-  }
-  std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::logit);
-  auto chosen = candidates.begin();
-  while (chosen + 1 != candidates.end() && left >= chosen->weight) left -= (chosen++)->weight;
-  return chosen->token;
+// Returns a position in `logits`, float64 on the CPU. highest: of the logits.
+std::size_t sample_position(const at::Tensor& logits, double highest, const SamplingRule& rule,
+                            std::int64_t index) {
+  warm_up_vector_math();
+  const at::Tensor weights = (logits - highest).div_(rule.temperature).exp_();
+  const Ranking ranking(logits, weights);
+  const double total = rule.top_p < 1 ? nucleus_weight(ranking, rule.top_p) : ranking.total();
+  return ranking.find(uniform(rule.seed, index) * total).position;
 }
 
 }  // namespace
 
 std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule, std::int64_t index) {
-  const std::vector<double> values = finite_values(logits);
-  if (rule.temperature == 0) return std::ranges::max_element(values) - values.begin();
-  Candidates candidates = candidates_of(values, rule);
-  double total = 0;
-  for (const Candidate& each : candidates) total += each.weight;
-  const double drawn = uniform(rule.seed, index) * total;
-  return static_cast<std::int64_t>(token_at(std::move(candidates), drawn));
+  const at::Tensor wide = logits.to(at::kDouble).cpu().contiguous();
+  const double highest = finite_extremes_of(wide).highest;
+  const std::span<const double> values = values_in(wide);
+  if (rule.temperature == 0) return std::ranges::find(values, highest) - values.begin();
+  const auto top_k = static_cast<std::size_t>(rule.top_k);
+  if (top_k == 0 || top_k >= values.size()) {
+    return static_cast<std::int64_t>(sample_position(wide, highest, rule, index));
+  }
+  const Positions tokens = likeliest_tokens(values, top_k);
+  std::vector<double> kept;
+  kept.reserve(tokens.size());
+  for (const std::uint32_t token : tokens) kept.push_back(values[token]);
+  const at::Tensor of_kept = at::from_blob(kept.data(), {std::ssize(kept)}, at::kDouble);
+  return tokens[sample_position(of_kept, highest, rule, index)];
 }
 
 void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,
                      const SamplingRule& rule, std::int64_t count,
                      const std::function<bool(std::int64_t)>& on_token) {
-  at::Tensor logits;  // (V)
-  for (const std::int64_t token : prompt) logits = generator.step(token);
+  at::Tensor logits = generator.read_prompt(prompt);  // (V)
   for (std::int64_t index = 0; index < count; ++index) {
     const std::int64_t token = sample_token(logits, rule, index);
     if (!on_token(token)) return;

@@ -15,11 +15,13 @@ namespace dtrain::model {
 struct SamplingRule {
   double temperature = 1.0;  ///< 0: greedy
   std::int64_t top_k = 0;    ///< 0: all tokens
+  double top_p = 1.0;        ///< 1: all tokens
   std::uint64_t seed = 0;
 };
 
 /// Samples token `index` of a text from softmax(logits / temperature), restricted to the top_k most
-/// likely tokens. Ties are broken towards lower token ids.
+/// likely tokens, and of these to the most likely ones whose probabilities first sum to at least
+/// top_p. Ties are broken towards lower token ids. Takes linear time: the vocabulary is not sorted.
 ///
 /// Shapes: logits (V), float32 or float64.
 /// Throws: Error{numerics} if a logit is not finite.
@@ -29,7 +31,7 @@ struct SamplingRule {
 /// Feeds `prompt` (at least one token) to a new generator, then generates up to `count` tokens and
 /// passes each to `on_token`, which stops generation by returning false.
 ///
-/// Throws: as sample_token and Generator::step; any exception of `on_token`.
+/// Throws: as sample_token, Generator::read_prompt and Generator::step; any exception of `on_token`.
 void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,
                      const SamplingRule& rule, std::int64_t count,
                      const std::function<bool(std::int64_t)>& on_token);

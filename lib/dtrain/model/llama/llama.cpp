@@ -184,11 +184,11 @@ class LlamaFamily final : public Family {
     return config::llama::settings_of(config).max_positions;
   }
 
-  // The cache, which has grown to up to twice the positions.
+  // The cache.
   std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype,
                                std::int64_t positions) const override {
     const LlamaSizes sizes = sizes_of(config);
-    const std::int64_t capacity = std::min(max_positions(config), 2 * positions);
+    const std::int64_t capacity = cache_capacity(positions, max_positions(config));
     return param::bytes_of(2 * sizes.layers * sizes.kv_heads * sizes.head_dim * capacity, dtype);
   }
 

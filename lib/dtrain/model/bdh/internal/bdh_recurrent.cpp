@@ -3,10 +3,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/mv.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/bdh/settings.h"
@@ -18,7 +23,7 @@ namespace {
 
 using config::bdh::kMaxPositions;
 
-constexpr std::int64_t kRotationChunk = 64;  // positions whose rotations are computed at once
+constexpr std::int64_t kChunk = 64;  // positions of a prompt, or rotations, computed at once
 
 }  // namespace
 
@@ -45,14 +50,27 @@ BdhRecurrent::BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights) :
   y_ = at::empty({sizes.width}, options);
 }
 
-// (N/2) complex: the rotation of each pair at position_.
-at::Tensor BdhRecurrent::rotation() {
-  const std::int64_t row = position_ % kRotationChunk;
-  if (row == 0) {
-    rotations_ =
-        rope_rotations(position_, position_ + kRotationChunk, {sizes_.neurons}, q_.options());
+// Checks that `tokens` may come next.
+void BdhRecurrent::check_tokens(std::span<const std::int64_t> tokens) const {
+  for (const std::int64_t token : tokens) {
+    DTRAIN_CHECK(token >= 0 && token < sizes_.vocab, "token {}", token);
   }
-  return at::view_as_complex(rotations_.select(0, row));
+  const std::int64_t last = position_ + std::ssize(tokens) - 1;
+  if (last >= kMaxPositions) {
+    base::fail(base::ErrorKind::usage,
+               "position {} exceeds the maximum of {} positions of BDH; use a shorter prompt or "
+               "fewer --max-tokens",
+               last, kMaxPositions);
+  }
+}
+
+// (count, N/2) complex: the rotations of each pair from position_ on, within one chunk.
+at::Tensor BdhRecurrent::rotations(std::int64_t count) {
+  const std::int64_t row = position_ % kChunk;
+  if (row == 0) {
+    rotations_ = rope_rotations(position_, position_ + kChunk, {sizes_.neurons}, q_.options());
+  }
+  return at::view_as_complex(rotations_.narrow(0, row, count));
 }
 
 void BdhRecurrent::run_level(Level& level, const at::Tensor& rotation) {
@@ -75,16 +93,63 @@ void BdhRecurrent::run_level(Level& level, const at::Tensor& rotation) {
   x_ = layer_norm(layer_norm(y_).add_(x_));
 }
 
+// As run_level for the positions of x (C, D), which follow those in the state. Returns the level's
+// output (C, D), or nothing if only the state is needed.
+at::Tensor BdhRecurrent::read_level(Level& level, const at::Tensor& x, const at::Tensor& rotations,
+                                    bool needs_output) const {
+  const std::int64_t count = x.size(0);
+  const std::int64_t heads = sizes_.heads;
+  const std::int64_t neurons = sizes_.neurons;
+  at::Tensor xs = at::mm(x, level.encoder.t()).relu_();  // (C, nh*N)
+  const at::Tensor pairs = at::view_as_complex(widened(xs).view({count, heads, neurons / 2, 2}));
+  const at::Tensor turned = at::view_as_real(pairs.mul(rotations.unsqueeze(1)));
+  const at::Tensor values = widened(x);                                       // (C, D)
+  const at::Tensor q = turned.view({count, heads, neurons}).transpose(0, 1);  // (nh, C, N)
+  at::Tensor attended;                                                        // (nh, C, D)
+  if (needs_output) {
+    const at::Tensor scores = at::bmm(q, q.mT()).tril_(-1);  // (nh, C, C)
+    attended = at::bmm(scores, values.unsqueeze(0).expand({heads, count, sizes_.width}));
+    attended.add_(at::bmm(q, level.state));
+  }
+  const at::Tensor flat = turned.view({count, heads * neurons});
+  level.state.view({heads * neurons, sizes_.width}).addmm_(flat.t(), values);
+  if (!needs_output) return {};
+
+  const at::Tensor y_kv = layer_norm(attended).to(x.scalar_type());   // (nh, C, D)
+  const at::Tensor ys = at::bmm(y_kv, level.encoder_v.mT()).relu_();  // (nh, C, N)
+  xs.view({count, heads, neurons}).mul_(ys.transpose(0, 1));          // gated
+  return layer_norm(layer_norm(at::mm(xs, level.decoder.t())).add_(x));
+}
+
+const at::Tensor& BdhRecurrent::read_prompt(std::span<const std::int64_t> tokens) {
+  if (tokens.size() == 1) return step(tokens.front());
+  const at::NoGradGuard no_grad;
+  DTRAIN_CHECK(position_ == 0 && !tokens.empty(), "position {}", position_);
+  check_tokens(tokens);
+  const auto total = std::ssize(tokens);
+  const at::Tensor ids =
+      at::tensor(c10::ArrayRef<std::int64_t>(tokens.data(), tokens.size()), at::kLong)
+          .to(embed_.device());
+  at::Tensor x;  // (C, D)
+  while (position_ < total) {
+    const std::int64_t count = std::min(kChunk, total - position_);
+    const at::Tensor turns = rotations(count);
+    x = layer_norm(embed_.index_select(0, ids.narrow(0, position_, count)));
+    position_ += count;
+    for (Level& level : levels_) {
+      // Of the last level, only the last position's output is used.
+      x = read_level(level, x, turns, &level != &levels_.back() || position_ == total);
+    }
+  }
+  x_ = x.select(0, -1).clone();
+  logits_ = widened(at::mv(lm_head_, x_));
+  return logits_;
+}
+
 const at::Tensor& BdhRecurrent::step(std::int64_t token) {
   const at::NoGradGuard no_grad;
-  DTRAIN_CHECK(token >= 0 && token < sizes_.vocab, "token {}", token);
-  if (position_ >= kMaxPositions) {
-    base::fail(base::ErrorKind::usage,
-               "position {} exceeds the maximum of {} positions of BDH; use a shorter prompt or "
-               "fewer --max-tokens",
-               position_, kMaxPositions);
-  }
-  const at::Tensor turn = rotation();
+  check_tokens({&token, 1});
+  const at::Tensor turn = rotations(1).select(0, 0);  // (N/2)
   x_ = layer_norm(embed_.select(0, token));
   for (Level& level : levels_) run_level(level, turn);
   ++position_;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "dtrain/model/bdh/bdh.h"
@@ -21,6 +22,9 @@ class BdhRecurrent final : public Generator {
   /// during the sequence.
   BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights);
 
+  /// Computes the prompt in chunks of positions: a position attends to its own chunk through scores
+  /// and to earlier chunks through the state, as chunked attention does in training.
+  [[nodiscard]] const at::Tensor& read_prompt(std::span<const std::int64_t> tokens) override;
   [[nodiscard]] const at::Tensor& step(std::int64_t token) override;
 
  private:
@@ -31,15 +35,18 @@ class BdhRecurrent final : public Generator {
     at::Tensor state;      // (nh, N, D)
   };
 
-  [[nodiscard]] at::Tensor rotation();
+  void check_tokens(std::span<const std::int64_t> tokens) const;
+  [[nodiscard]] at::Tensor rotations(std::int64_t count);
   void run_level(Level& level, const at::Tensor& rotation);
+  [[nodiscard]] at::Tensor read_level(Level& level, const at::Tensor& x,
+                                      const at::Tensor& rotations, bool needs_output) const;
 
   BdhSizes sizes_;
   at::Tensor embed_;    // (V, D)
   at::Tensor lm_head_;  // (V, D)
   std::vector<Level> levels_;
   std::int64_t position_ = 0;  // position of the next token
-  at::Tensor rotations_;       // (kRotationChunk, N/2, 2), of the chunk that contains position_
+  at::Tensor rotations_;       // (kChunk, N/2, 2), of the chunk that contains position_
 
   // Overwritten for every token and level; q_ and attended_ have the state's dtype.
   at::Tensor x_;         // (D)
