@@ -42,7 +42,7 @@ constexpr SettingsCommand kSettingsCommands[] = {
      "text as a training run with these flags",
      "dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]"},
     {"dtrain generate", Command::generate, run_generate, "continue a text with a trained model",
-     "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]"},
+     "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [flags]"},
     {"dtrain evaluate", Command::evaluate, run_evaluate,
      "measure a trained model's loss, in nats per token, on a file or its last part "
      "(--val-fraction); omitted settings default to those of the training run",

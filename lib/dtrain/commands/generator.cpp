@@ -1,97 +1,35 @@
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/host/available_resources.h"
+#include "dtrain/base/log.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/internal/opened_model.h"
-#include "dtrain/data/tokens/token_file.h"
+#include "dtrain/commands/internal/prompts.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/ranks.h"
+#include "dtrain/metrics/format.h"
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/train/model_file.h"
+#include "dtrain/train/continued_text.h"
 
 namespace dtrain::commands {
 namespace {
 
 using base::ErrorKind;
+using metrics::format_bytes;
 
-std::unique_ptr<model::Generator> make_generator(const OpenedModel& opened,
-                                                 const at::TensorOptions& options) {
-  const auto model = model::make_model(opened.settings, /*seq_len=*/1);
-  return model::family_of(opened.settings)
-      .make_generator(opened.settings, opened.read_weights(*model, options));
-}
-
-// source: "standard input", or the flag and its file.
-[[noreturn]] void refuse_prompt(const std::string& source) {
-  base::fail(ErrorKind::data, "{}: cannot be read: {}", source, std::strerror(errno));
-}
-
-std::string read_all(int fd, const std::string& source, std::int64_t max_bytes) {
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (static_cast<std::int64_t>(text.size()) <= max_bytes) {
-    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse_prompt(source);
-    if (count == 0) break;
-    text.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  return text;
-}
-
-// Returns --prompt, the standard input for "-", or the file of --prompt-file, which may be a pipe.
-// Stops reading soon after max_bytes, so that an endless input causes an error.
-std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max_bytes) {
-  constexpr std::string_view kStandardInput = "-";
-  if (generate.prompt == kStandardInput || generate.prompt_file == kStandardInput) {
-    return read_all(STDIN_FILENO, "standard input", max_bytes);
-  }
-  if (generate.prompt_file.empty()) return generate.prompt;
-  const std::string source = "--prompt-file " + generate.prompt_file;
-  const int fd = ::open(generate.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse_prompt(source);
-  std::string text = read_all(fd, source, max_bytes);
-  ::close(fd);
-  return text;
-}
-
-/// A text to continue, and its tokens.
-struct Prompt {
-  std::string text;
-  std::vector<std::int64_t> tokens;
-};
-
-Prompt tokenized_prompt(const config::GenerateConfig& generate, const data::Tokenizer& tokenizer,
-                        std::int64_t max_positions) {
-  const bool has_bytes = tokenizer.kind() == data::TokenizerKind::bytes;
-  // A generous bound: a token has a few bytes.
-  const std::int64_t bytes_per_token = has_bytes ? 1 : 32;
-  const std::int64_t most_bytes = max_positions * bytes_per_token;
-  Prompt prompt{.text = read_prompt(generate, most_bytes), .tokens = {}};
-  // Checked before tokenizing: a truncated prompt may end within a character.
-  if (std::ssize(prompt.text) > most_bytes) {
-    base::fail(ErrorKind::usage,
-               "the prompt has more than {} bytes: the model has {} positions; shorten it",
-               most_bytes, max_positions);
-  }
-  prompt.tokens = data::prompt_tokens(tokenizer, prompt.text, "the prompt");
-  const std::int64_t count = prompt.text.empty() ? 0 : std::ssize(prompt.tokens);
-  if (count + generate.max_tokens > max_positions) {
-    base::fail(ErrorKind::usage,
-               "--max-tokens {} after a prompt of {} {}: the model has {} positions; shorten one",
-               generate.max_tokens, count, has_bytes ? "bytes" : "tokens", max_positions);
-  }
-  return prompt;
-}
+// Printed between texts.
+constexpr std::string_view kSeparator = "\n---------------\n";
 
 // Makes a model's text safe for a terminal, piece by piece: replaces control characters other than
 // newlines and tabs with '?'.
@@ -113,31 +51,131 @@ class TerminalText {
   unsigned char last_ = 0;
 };
 
+// The memory that generation needs, by prediction, in bytes.
+struct GeneratorMemory {
+  std::int64_t weights = 0;
+  std::int64_t state = 0;
+  bool grows = false;  // the state grows with the text
+
+  [[nodiscard]] std::int64_t total() const { return weights + state; }
+};
+
+// positions: of the longest text, prompt included.
+GeneratorMemory predict_memory(const config::ModelConfig& settings, const model::Model& model,
+                               at::ScalarType dtype, std::int64_t positions) {
+  const model::Family& family = model::family_of(settings);
+  const std::int64_t state = family.generator_bytes(settings, dtype, positions);
+  return {.weights = param::Arena::bytes(param::ArenaLayout(model.parameters), dtype),
+          .state = state,
+          .grows = family.generator_bytes(settings, dtype, 1) < state};
+}
+
+// Throws Error{usage} if --memory-limit, or on a CPU the machine's memory, is exceeded.
+void check_memory(const config::MachineConfig& machine, const GeneratorMemory& memory) {
+  std::int64_t available = machine.memory_limit.count;
+  std::string limit = fmt::format("--memory-limit {}", machine.memory_limit);
+  std::string advice;
+  if (available == 0) {
+    const std::vector<base::MemoryBound> bounds = base::memory_bounds();
+    if (bounds.empty() || !machine.device.is_cpu()) return;
+    const base::MemoryBound least =
+        *std::ranges::min_element(bounds, {}, &base::MemoryBound::bytes);
+    available = least.bytes;
+    limit = fmt::format("the {} available ({})", format_bytes(least.bytes), least.source);
+    advice = ", or override the machine's limit with --memory-limit SIZE";
+  }
+  if (memory.total() <= available) return;
+  const bool is_wide = c10::elementSize(parallel::dtype_of(machine.dtype)) > 2;
+  const std::string_view help = memory.grows ? "fewer --max-tokens, a shorter prompt"
+                                : is_wide    ? "--dtype bfloat16"
+                                             : "a smaller model";
+  base::fail(ErrorKind::usage,
+             "generation needs {} ({} of weights, {} of state), more than {}: use {}{}",
+             format_bytes(memory.total()), format_bytes(memory.weights), format_bytes(memory.state),
+             limit, help, advice);
+}
+
+// Generates the samples of each prompt and writes them.
+class TextWriter {
+ public:
+  TextWriter(const config::Config& config, const data::Tokenizer& tokenizer, const Output& output)
+      : config_(config), tokenizer_(tokenizer), output_(output) {}
+
+  // sample: counts from 0. generator: must be new.
+  void write(const Prompt& prompt, std::int64_t sample, model::Generator& generator) {
+    const config::GenerateConfig& how = config_.generate;
+    const train::Continuation continuation{
+        .rule = {.temperature = how.temperature,
+                 .top_k = how.top_k,
+                 .top_p = how.top_p,
+                 .seed = config_.train.seed + static_cast<std::uint64_t>(sample)},
+        .max_tokens = how.max_tokens,
+        .stop = how.stop,
+        .ignores_end = how.ignore_eos};
+    if (how.json) return write_json(prompt, sample, generator, continuation);
+    if (!std::exchange(is_first_, false)) output_(kSeparator);
+    write_piece(prompt.text);
+    train::continue_text(generator, tokenizer_, prompt.tokens, continuation,
+                         [&](std::string_view piece) { write_piece(piece); });
+  }
+
+ private:
+  void write_piece(std::string_view piece) {
+    output_(is_shown_ ? terminal_.clean(piece) : std::string(piece));
+  }
+
+  // The key finish_reason has the values of OpenAI's API and vLLM.
+  void write_json(const Prompt& prompt, std::int64_t sample, model::Generator& generator,
+                  const train::Continuation& continuation) {
+    std::string text;
+    const train::ContinuedText result =
+        train::continue_text(generator, tokenizer_, prompt.tokens, continuation,
+                             [&](std::string_view piece) { text += piece; });
+    const nlohmann::ordered_json object{
+        {"prompt", prompt.text},       {"text", text},
+        {"sample", sample + 1},        {"seed", continuation.rule.seed},
+        {"tokens", result.num_tokens}, {"finish_reason", result.is_stopped ? "stop" : "length"}};
+    using Json = nlohmann::ordered_json;
+    output_(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+
+  const config::Config& config_;
+  const data::Tokenizer& tokenizer_;
+  const Output& output_;
+  TerminalText terminal_;
+  bool is_shown_ = ::isatty(STDOUT_FILENO) == 1;
+  bool is_first_ = true;
+};
+
 }  // namespace
 
 void generate(const config::Config& config, const Output& output) {
   const OpenedModel opened = open_model(config.generate);
   const auto tokenizer = opened.open_tokenizer();
-  const Prompt prompt =
-      tokenized_prompt(config.generate, *tokenizer,
-                       model::family_of(opened.settings).max_positions(opened.settings));
+  const model::Family& family = model::family_of(opened.settings);
+  const std::vector<Prompt> prompts =
+      read_prompts(config.generate, *tokenizer, family.max_positions(opened.settings));
+  std::int64_t longest = 0;
+  for (const Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
+  const auto model = model::make_model(opened.settings, /*seq_len=*/1);
+  const at::ScalarType dtype = parallel::dtype_of(config.machine.dtype);
+  const GeneratorMemory memory =
+      predict_memory(opened.settings, *model, dtype, longest + config.generate.max_tokens);
+  check_memory(config.machine, memory);
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};
   job::report_device_errors(config.machine.device, advice, [&] {
-    const auto generator =
-        make_generator(opened, at::TensorOptions(device::open(config.machine.device))
-                                   .dtype(parallel::dtype_of(config.machine.dtype)));
-    TerminalText terminal;
-    const bool is_shown = ::isatty(STDOUT_FILENO) == 1;
-    const auto write = [&](std::string_view piece) {
-      output(is_shown ? terminal.clean(piece) : std::string(piece));
-    };
-    write(prompt.text);
-    const model::SamplingRule rule{.temperature = config.generate.temperature,
-                                   .top_k = config.generate.top_k,
-                                   .seed = config.train.seed};
-    train::continue_text(*generator, *tokenizer, prompt.tokens, rule, config.generate.max_tokens,
-                         write);
+    const param::Arena weights = opened.read_weights(
+        *model, at::TensorOptions(device::open(config.machine.device)).dtype(dtype));
+    // Before the first generator allocates its state, and after all errors of the model's file.
+    base::log_info("memory: {} of weights, {} of state", format_bytes(memory.weights),
+                   format_bytes(memory.state));
+    TextWriter writer(config, *tokenizer, output);
+    for (const Prompt& prompt : prompts) {
+      for (std::int64_t sample = 0; sample < config.generate.samples; ++sample) {
+        writer.write(prompt, sample, *family.make_generator(opened.settings, weights));
+      }
+    }
   });
 }
 

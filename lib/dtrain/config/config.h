@@ -170,9 +170,15 @@ struct GenerateConfig {
   std::int64_t from_layers = 0;  // for files without the number of layers; 0: from the file
   std::string prompt;            // "-": standard input
   std::string prompt_file;       // "-": standard input; empty: prompt
+  std::string prompts;           // file with several prompts, "-": standard input; empty: one
   std::int64_t max_tokens = 200;
   double temperature = 1.0;  // 0: greedy
   std::int64_t top_k = 0;    // 0: off
+  double top_p = 1.0;        // 1: off
+  std::int64_t samples = 1;  // of each prompt
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool json = false;
 };
 
 struct ExportConfig {

@@ -226,18 +226,6 @@ checkpoint::format::Metadata tokenizer_metadata(const std::string& identity) {
   return {{kTokenizerKey, identity}};
 }
 
-void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer,
-                   std::span<const std::int64_t> prompt, const model::SamplingRule& rule,
-                   std::int64_t count, const std::function<void(std::string_view)>& output) {
-  const auto end = tokenizer.end_of_document();
-  model::continue_tokens(generator, prompt, rule, count, [&](std::int64_t token) {
-    if (end && token == *end) return false;
-    // A model may have more tokens than its tokenizer; those have no text.
-    if (token < tokenizer.vocab()) output(tokenizer.text_of(token));
-    return true;
-  });
-}
-
 void write_final_model(const TrainContext& context) {
   const std::string path = checkpoint::store::final_model(context.config.run.dir);
   base::StorageRetry retry;

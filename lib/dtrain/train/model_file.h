@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,7 +16,6 @@
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
-#include "dtrain/model/token_sampler.h"
 
 namespace dtrain::train {
 
@@ -67,14 +65,6 @@ using checkpoint::store::kModelKey;
 
 /// Returns a model file's metadata entry for a SentencePiece tokenizer; empty for other tokenizers.
 [[nodiscard]] checkpoint::format::Metadata tokenizer_metadata(const std::string& identity);
-
-/// Generates up to `count` tokens after a prompt and passes the bytes of each to `output` at once.
-/// Stops early at the end-of-document token. generator: must be new.
-///
-/// Throws: as model::sample_token and Generator::step; any exception of `output`.
-void continue_text(model::Generator& generator, const data::Tokenizer& tokenizer,
-                   std::span<const std::int64_t> prompt, const model::SamplingRule& rule,
-                   std::int64_t count, const std::function<void(std::string_view)>& output);
 
 struct TrainContext;
 

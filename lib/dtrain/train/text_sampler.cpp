@@ -13,7 +13,7 @@
 #include "dtrain/model/family.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/train/model_file.h"
+#include "dtrain/train/continued_text.h"
 
 namespace dtrain::train {
 namespace {
@@ -91,11 +91,14 @@ std::string sample_text(const TrainContext& context) {
     const std::string& prompt = config.report.sample_prompt;
     const auto generator = model::family_of(config.model).make_generator(config.model, *weights);
     text = prompt;
-    continue_text(
-        *generator, *context.tokenizer,
-        data::prompt_tokens(*context.tokenizer, prompt, "--sample-prompt"),
-        {.temperature = plain.temperature, .top_k = plain.top_k, .seed = config.train.seed},
-        sample_length(config.model), [&](std::string_view bytes) { text += bytes; });
+    continue_text(*generator, *context.tokenizer,
+                  data::prompt_tokens(*context.tokenizer, prompt, "--sample-prompt"),
+                  {.rule = {.temperature = plain.temperature,
+                            .top_k = plain.top_k,
+                            .top_p = plain.top_p,
+                            .seed = config.train.seed},
+                   .max_tokens = sample_length(config.model)},
+                  [&](std::string_view bytes) { text += bytes; });
   });
   return text;
 }

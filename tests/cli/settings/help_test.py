@@ -50,7 +50,7 @@ FOREIGN = {
     "--tensorboard": "--report_to",
     "--tensorboard off": "--no-tensorboard",
     "--time-limit": "--max-time",
-    "--top-k": "--p",
+    "--top-k": "--min-p --do_sample",
     "--tp": "--model-parallel-size --context-parallel-size",
     "--val-data": "--eval-data --validation_file --valid-data-path --test-data --do_predict --val",
     "--val-fraction": "--val_split --validation-split --val_ratio --split",

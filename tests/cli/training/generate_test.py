@@ -16,10 +16,16 @@ from dtrain_harness import (
 from messages import assert_error, assert_names
 
 MINI = GOLDEN / "mini.safetensors"
+MEMORY = r"\A[^\n]*memory[^\n]* [kMG]?i?B [^\n]* [kMG]?i?B [^\n]*\n\Z"  # of weights and state, the only note
 
 
 def dtrain(*arguments, **options):
     return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, timeout=120, check=False, **options)
+
+
+def ascii_of(text):
+    """Without the characters that replace invalid UTF-8, whose number depends on the program."""
+    return [c for c in text if c.isascii()]
 
 
 class Generate(unittest.TestCase):
@@ -37,7 +43,7 @@ class Generate(unittest.TestCase):
     def text(self, *arguments):
         result = dtrain("generate", "--from", self.model, "--threads", 1, *arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(result.stderr, b"")
+        self.assertRegex(result.stderr, MEMORY.encode())
         return result.stdout
 
     def refused(self, status, *parts, arguments):
@@ -55,7 +61,8 @@ class Generate(unittest.TestCase):
         command = (f"{DTRAIN} generate --from {self.model} --threads 1 --max-tokens 2000 2>{self.folder}/errors | "
                    "head -c 5 >/dev/null; echo ${PIPESTATUS[0]}")
         result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
-        self.assertEqual((result.stdout, (self.folder / "errors").read_text()), ("0\n", ""))
+        self.assertEqual(result.stdout, "0\n")
+        self.assertRegex((self.folder / "errors").read_text(), MEMORY)
 
     def test_on_a_terminal_the_text_ends_with_a_newline(self):
         for tokens, text in ((5, b"abcdefgh\r\n"), (24, b"abcdefghijklmnopqrstuvwxyz\r\n")):
@@ -80,6 +87,70 @@ class Generate(unittest.TestCase):
         arguments = ("--prompt", "a", "--max-tokens", 80, "--temperature", 3)
         self.assertEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 5))
         self.assertNotEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 6))
+
+    def test_samples_are_the_texts_of_consecutive_seeds(self):
+        arguments = ("--prompt", "a", "--max-tokens", 30, "--temperature", 3)
+        texts = [self.text(*arguments, "--seed", seed) for seed in (5, 6, 7)]
+        several = self.text(*arguments, "--seed", 5, "--samples", 3)
+        self.assertEqual(several, b"\n---------------\n".join(texts))
+        lines = self.text(*arguments, "--seed", 5, "--samples", 3, "--json").splitlines()
+        objects = [json.loads(line) for line in lines]
+        self.assertEqual([(each["sample"], each["seed"], each["tokens"]) for each in objects], [(1, 5, 30), (2, 6, 30), (3, 7, 30)])
+        for each, text in zip(objects, texts):
+            self.assertEqual(ascii_of(each["prompt"] + each["text"]), ascii_of(text.decode(errors="replace")))
+            self.assertEqual(each["finish_reason"], "length")
+
+    def test_several_prompts_come_from_lines_or_json_lines(self):
+        greedy = ("--max-tokens", 5, "--temperature", 0)
+        lines = self.folder / "prompts.txt"
+        lines.write_bytes(b"abc\r\n\nxyz\nfg")
+        expected = b"\n---------------\n".join(self.text("--prompt", each, *greedy) for each in ("abc", "xyz", "fg"))
+        self.assertEqual(self.text("--prompts", lines, *greedy), expected)
+        result = dtrain("generate", "--from", self.model, "--threads", 1, "--prompts", "-", *greedy, input=lines.read_bytes())
+        self.assertEqual(result.stdout, expected, result.stderr)
+        objects = self.folder / "prompts.jsonl"
+        objects.write_text('{"prompt": "abc", "id": 1}\n{"prompt": "z\\na"}\n')
+        found = [json.loads(line) for line in self.text("--prompts", objects, *greedy, "--json").splitlines()]
+        self.assertEqual([(each["prompt"], each["text"]) for each in found], [("abc", "defgh"), ("z\na", "bcdef")])
+
+    def test_bad_files_of_prompts_are_refused(self):
+        file = self.folder / "bad.jsonl"
+        base = ["--from", self.model, "--prompts", file]
+        for content in ('{"prompt": "a"}\n{"text": "b"}\n', '{"prompt": "a"}\nabc\n', '{"prompt": "a"}\n{"prompt": 3}\n'):
+            file.write_text(content)
+            self.refused(DATA, "--prompts", file, "line 2", arguments=base)
+        file.write_text("\n")
+        self.refused(DATA, "--prompts", file, arguments=base)
+        self.refused(DATA, "--prompts", os.strerror(errno.ENOENT), arguments=["--from", self.model, "--prompts", "none"])
+        self.refused(USAGE, "--prompt", "--prompts", arguments=[*base, "--prompt", "a"])
+        long = self.folder / "long.txt"
+        long.write_text("a\n" + "x" * 65536 + "\n")
+        self.refused(USAGE, "prompt 2", "65536", arguments=["--from", self.model, "--prompts", long])
+
+    def test_the_text_ends_before_a_stop_text(self):
+        greedy = ("--prompt", "abc", "--max-tokens", 45, "--temperature", 0)
+        self.assertEqual(self.text(*greedy, "--stop", "klm"), b"abcdefghij")
+        self.assertEqual(self.text(*greedy, "--stop", "y,z", "--stop", "z\na"), b"abcdefghijklmnopqrstuvwxy")
+        self.assertEqual(self.text(*greedy, "--stop", "rs", "--stop", "pqrs"), b"abcdefghijklmno")
+        self.assertEqual(self.text(*greedy, "--stop", "abc", "--stop", "klx"), self.text(*greedy)[:27])
+        # What may begin a stop text is written when the text ends within it.
+        self.assertEqual(self.text(*greedy[:3], 4, *greedy[4:], "--stop", "fghi"), b"abcdefg")
+        found = json.loads(self.text(*greedy, "--stop", "klm", "--json"))
+        self.assertEqual((found["text"], found["finish_reason"], found["tokens"]), ("defghij", "stop", 10))
+        self.refused(USAGE, "--stop", arguments=["--from", self.model, "--stop", ""])
+
+    def test_top_p_keeps_the_likeliest_tokens(self):
+        hot = ("--prompt", "abc", "--max-tokens", 40, "--temperature", 2)
+        self.assertEqual(self.text(*hot, "--top-p", 1), self.text(*hot))
+        self.assertEqual(self.text(*hot, "--top-p", 1e-9), self.text(*hot[:4], "--temperature", 0))
+        for value in (0, 1.5, "nan"):
+            self.refused(USAGE, "--top-p", arguments=["--from", self.model, "--top-p", value])
+
+    def test_a_generator_beyond_the_memory_limit_is_refused(self):
+        # 2 layers of 2 heads of 64 neurons of width 32 in float32: 32 KiB of state; the weights are 112 KiB.
+        base = ["--from", self.model, "--prompt", "abc", "--max-tokens", 3]
+        self.refused(USAGE, "--memory-limit", "100kB", "--dtype bfloat16", arguments=[*base, "--memory-limit", "100kB"])
+        self.assertEqual(len(self.text(*base[2:], "--memory-limit", "200kB")), 6)
 
     def test_without_a_prompt_a_new_line_begins(self):
         self.assertEqual(self.text("--max-tokens", 10, "--temperature", 0), b"abcdefghij")
@@ -109,6 +180,8 @@ class Generate(unittest.TestCase):
         self.refused(CHECKPOINT, MINI, "bdh", "act.embed", arguments=["--from", MINI, "--prompt", "x"])
         self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
         self.refused(USAGE, "--from-layers", arguments=["--from", self.model, "--from-layers", 3])
+        for theirs, ours in (("--num_return_sequences", "--samples"), ("--stop-strings", "--stop"), ("--topp", "--top-p")):
+            self.refused(USAGE, theirs, ours, arguments=["--from", self.model, theirs, 1])
 
 
 SIZES = ("--layers", 2, "--width", 16, "--heads", 2, "--neurons", 32, "--seq-len", 32, "--threads", 1, "--global-batch", 8)
@@ -143,7 +216,7 @@ class From(FolderTest):
     def generated(self, path, step=None, **options):
         """The text generated from the checkpoint of `step`; None: from a model file, which prints no note."""
         result = self.generate(path, **options)
-        self.assertEqual(f"step {step}:" in result.stderr if step else not result.stderr, True, result.stderr)
+        self.assertRegex(result.stderr, rf"step {step}:" if step else MEMORY)
         return result.stdout
 
     def test_a_stopped_run_and_its_checkpoints_give_the_text_of_their_model(self):
@@ -243,6 +316,7 @@ class From(FolderTest):
         run(DTRAIN, "data", "prepare", words, "--tokenizer", model, "--output", tokens)
         run_dir = self.train("run", "--data", tokens, steps=2)
         expected = self.generated(run_dir)
+        self.assertEqual(self.generate(run_dir, "--ignore-eos", "--stop", "no such words").stdout[:len(expected)], expected)
         final_model(run_dir).unlink()
         checkpoint = run_dir / "checkpoints" / "step-2"
         self.assertEqual(self.generated(run_dir, step=2), expected)

@@ -288,6 +288,14 @@ void assign_text(const Setting& setting, std::string_view text, std::string_view
          [&]<typename T>() { return from_text<T>(setting, text); });
 }
 
+void append_text(const Setting& setting, const std::string& text, std::string_view origin,
+                 Config& config) {
+  using List = std::vector<std::string>;
+  if (!is_utf8(text)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
+  check_value(setting, origin, List{text});
+  std::get<FieldOf<List>>(setting.field)(config).push_back(text);
+}
+
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config) {
   assign(setting, origin, value.dump(-1, ' ', true), config,

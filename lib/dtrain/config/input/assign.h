@@ -25,6 +25,12 @@ using Json = nlohmann::ordered_json;
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config);
 
+/// Adds the text of a flag to a repeatable setting.
+///
+/// Throws: Error{usage} naming origin if the text is empty or not UTF-8.
+void append_text(const Setting& setting, const std::string& text, std::string_view origin,
+                 Config& config);
+
 /// As assign_text, from a value in a file.
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config);

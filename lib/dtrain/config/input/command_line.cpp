@@ -127,7 +127,7 @@ void note_repeated_flags(CommandLine& result) {
     values[flag.setting].push_back(flag.text);
   }
   for (const auto& [setting, given] : values) {
-    if (given.size() < 2) continue;
+    if (given.size() < 2 || setting->is_repeatable) continue;
     const bool is_same = std::ranges::count(given, given.front()) == std::ssize(given);
     if (setting->key == "data.train" && !is_same) reject_repeated_data(given);
     result.repeated.push_back(fmt::format("{} is given {} times ({}): the last one is used",
@@ -150,8 +150,16 @@ void apply_layer(std::span<const Assignment> layer, LoadedSettings& loaded) {
   const Config below = loaded.config;
   std::vector<const Setting*> given;
   for (const Assignment& assignment : layer) {
-    assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
-    given.push_back(assignment.setting);
+    const Setting& setting = *assignment.setting;
+    const bool repeats = setting.is_repeatable && std::ranges::count(given, &setting) > 0;
+    if (setting.is_repeatable) {
+      // The first use replaces the list of the layers below.
+      if (!repeats) assign_json(setting, Json::array(), assignment.origin, loaded.config);
+      append_text(setting, assignment.text, assignment.origin, loaded.config);
+    } else {
+      assign_text(setting, assignment.text, assignment.origin, loaded.config);
+    }
+    given.push_back(&setting);
   }
   loaded.add_layer(below, given);
 }

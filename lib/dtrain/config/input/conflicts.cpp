@@ -147,6 +147,10 @@ bool replaces_and_resumes(const Config& c) {
   return c.run.overwrite && !c.checkpoint.resume.is_none();
 }
 
+bool gives_prompt(const Config& c) { return !c.generate.prompt.empty(); }
+bool gives_prompt_file(const Config& c) { return !c.generate.prompt_file.empty(); }
+bool gives_prompts(const Config& c) { return !c.generate.prompts.empty(); }
+
 constexpr Keys kDtypeKeys{"machine.dtype", "machine.param_dtype", "machine.reduce_dtype",
                           "machine.buffer_dtype"};
 constexpr Keys kKernelKeys{"machine.kernels", "machine.dtype", "machine.param_dtype",
@@ -171,12 +175,12 @@ constexpr Conflict kConflicts[] = {
     {{"checkpoint.new_data"}, "checkpoint.init_from", begins_new_data},
     {{"run.overwrite"}, "checkpoint.resume", replaces_and_resumes},
     {{"checkpoint.resume"}, "run.overwrite", replaces_and_resumes},
-    {{"generate.prompt"},
-     "generate.prompt_file",
-     [](const Config& c) { return !c.generate.prompt.empty(); }},
-    {{"generate.prompt_file"},
-     "generate.prompt",
-     [](const Config& c) { return !c.generate.prompt_file.empty(); }},
+    {{"generate.prompt"}, "generate.prompt_file", gives_prompt},
+    {{"generate.prompt"}, "generate.prompts", gives_prompt},
+    {{"generate.prompt_file"}, "generate.prompt", gives_prompt_file},
+    {{"generate.prompt_file"}, "generate.prompts", gives_prompt_file},
+    {{"generate.prompts"}, "generate.prompt", gives_prompts},
+    {{"generate.prompts"}, "generate.prompt_file", gives_prompts},
     {{"machine.param_dtype", "machine.reduce_dtype", "machine.buffer_dtype"},
      "machine.dtype",
      [](const Config& c) {

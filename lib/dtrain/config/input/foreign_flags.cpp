@@ -52,7 +52,7 @@ constexpr std::string_view kNoFp8 =
     "the dtypes are float64, float32, bfloat16 and float16: see --dtype";
 constexpr std::string_view kUsesAll = "omit it: the parameters used by a step are known";
 constexpr std::string_view kNoSampler =
-    "dtrain generate samples with --temperature and --top-k only, one text per call";
+    "dtrain generate samples with --temperature, --top-k and --top-p only";
 constexpr std::string_view kFloat16 = "--dtype float16";
 constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
@@ -218,8 +218,7 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"find-unused-parameters ddp-find-unused-parameters static-graph broadcast-buffers "
      "ddp-broadcast-buffers sync-batchnorm",
      "", kUsesAll},
-    {"top-p p num-samples repetition-penalty num-beams num-return-sequences do-sample min-p", "",
-     kNoSampler},
+    {"repetition-penalty num-beams do-sample min-p", "", kNoSampler},
     {"dist-backend ddp-backend distributed-backend process-group-backend", "machine.backend"},
     {"num-threads omp-num-threads num-cpu-threads-per-process cpus", "machine.threads"},
     {"tp-size tensor-parallel-size tensor-model-parallel-size tensor-parallel-degree "
@@ -241,6 +240,10 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"temp", "generate.temperature"},
     {"greedy", "generate.temperature", "0 takes the likeliest token"},
     {"topk", "generate.top_k"},
+    {"p topp", "generate.top_p"},
+    {"num-samples num-return-sequences", "generate.samples"},
+    {"stop-strings stop-sequences stop-token reverse-prompt", "generate.stop"},
+    {"sample-input-file", "generate.prompts"},
     {"start input-text", "generate.prompt"},
     {"model-path checkpoint model-file run", "generate.from"},
     {"stream", "", "omit it: generate always streams its output"},

@@ -193,6 +193,15 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   }
 }
 
+void check_prompts(const GenerateConfig& generate) {
+  const int given = static_cast<int>(!generate.prompt.empty()) +
+                    static_cast<int>(!generate.prompt_file.empty()) +
+                    static_cast<int>(!generate.prompts.empty());
+  if (given <= 1) return;
+  fail(ErrorKind::usage,
+       "--prompt, --prompt-file and --prompts exclude each other: give one of them");
+}
+
 void check_verified(const VerifyConfig& verify) {
   if (verify.trajectory.empty() != verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name require each other: give both or neither");
@@ -318,9 +327,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   // The fixture's rows are the global batch; the microbatch is derived from it.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   check_pipeline(config, command == Command::train);
-  if (!config.generate.prompt.empty() && !config.generate.prompt_file.empty()) {
-    fail(ErrorKind::usage, "--prompt and --prompt-file exclude each other: give one of them");
-  }
+  check_prompts(config.generate);
   if (command == Command::verify) check_verified(config.verify);
   return config;
 }

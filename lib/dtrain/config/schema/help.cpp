@@ -92,6 +92,7 @@ std::string type_text(const Setting& setting) {
   if (std::holds_alternative<AutoFieldOf<std::int64_t>>(setting.field)) {
     return "a whole number, also as 1e4, or auto";
   }
+  if (setting.is_repeatable) return "text, one per use of the flag; a list in files";
   if (std::holds_alternative<FieldOf<std::vector<std::string>>>(setting.field)) {
     return "names separated by commas; a list in files";
   }

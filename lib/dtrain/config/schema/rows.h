@@ -38,6 +38,7 @@ constexpr Range at_least(double lowest) {
   return between(lowest, std::numeric_limits<double>::max());
 }
 
+inline constexpr Repeatable kRepeatable;
 constexpr FormerName formerly(std::string_view key, std::string_view flag) { return {key, flag}; }
 constexpr std::span<const Choice> one_of(std::span<const Choice> choices) { return choices; }
 constexpr Syntax syntax(std::string_view text) { return {text}; }

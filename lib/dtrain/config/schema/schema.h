@@ -108,6 +108,9 @@ struct FormerName {
   std::string_view flag = {};
 };
 
+/// A trait of a list setting: each use of the flag adds its text, which may contain commas.
+struct Repeatable {};
+
 /// A row of the table: seven columns, followed by optional traits in any order.
 struct Setting {
   template <typename... Traits>
@@ -139,6 +142,7 @@ struct Setting {
   Condition changes_bits = nullptr;  ///< when the reproducibility class includes it; or null
   std::string_view family = {};      ///< the only model family that reads it; empty for all
   FormerName former = {};
+  bool is_repeatable = false;
 
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
@@ -162,6 +166,7 @@ struct Setting {
   constexpr void add(Requirements when) { requirements = when; }
   constexpr void add(Condition where) { changes_bits = where; }
   constexpr void add(FormerName name) { former = name; }
+  constexpr void add(Repeatable /*trait*/) { is_repeatable = true; }
 };
 
 /// A section of help and documentation: the settings whose keys start with its prefix.

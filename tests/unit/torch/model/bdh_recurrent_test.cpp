@@ -1,8 +1,12 @@
 #include "dtrain/model/bdh/internal/bdh_recurrent.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <span>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/tensor_file.h"
@@ -64,6 +68,74 @@ TEST_CASE("The recurrence equals the blocks' logits up to each dtype's rounding"
   }
 }
 
+std::vector<std::int64_t> tokens_of(const at::Tensor& ids) {
+  const auto* data = ids.const_data_ptr<std::int64_t>();
+  return {data, data + ids.numel()};
+}
+
+// Compares prompts in one pass, continued token by token, with the blocks in float64 and with the
+// recurrence from the first token on.
+void check_prompts(const BdhSizes& sizes, at::ScalarType dtype) {
+  BdhFixture fixture(sizes, dtype);
+  fixture.randomise(7);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{8});
+  const at::Tensor ids = at::randint(sizes.vocab, {140}, generator, at::kLong);
+  const at::Tensor exact = fixture.widened().logits(ids.unsqueeze(0))[0];  // (T, V)
+  const double bound = testing::logits_bound(fixture, ids.unsqueeze(0), dtype);
+  const at::Tensor stepped = recurrent_logits(fixture, ids);  // (T, V)
+  const testing::Threads one_thread(1);
+  // Less than a chunk, whole chunks, and one more position; the tokens after them extend the state.
+  for (const std::int64_t length : {1, 2, 63, 64, 65, 128, 130}) {
+    INFO(length << " tokens");
+    BdhRecurrent recurrent(fixture.sizes, fixture.weights);
+    const std::vector<std::int64_t> tokens = tokens_of(ids);
+    at::Tensor logits = stepped.clone();
+    const auto prompt = std::span(tokens).first(static_cast<std::size_t>(length));
+    logits[length - 1].copy_(recurrent.read_prompt(prompt));
+    for (std::int64_t t = length; t < ids.numel(); ++t) {
+      logits[t].copy_(recurrent.step(tokens[static_cast<std::size_t>(t)]));
+    }
+    CHECK(largest_error(logits, exact) <= bound);
+    if (length == 1) CHECK(at::equal(logits, stepped));
+    // The likeliest token is the same unless two are closer than both may be off.
+    const double scale = exact.abs().max().item<double>();
+    const at::Tensor two = std::get<0>(exact.topk(2, -1));  // (T, 2)
+    const at::Tensor is_clear = (two.select(-1, 0) - two.select(-1, 1)) > 2 * bound * scale;
+    const at::Tensor same = logits.argmax(-1) == stepped.argmax(-1);
+    CHECK(same.logical_or(is_clear.logical_not()).all().item<bool>());
+    CHECK(is_clear.any().item<bool>());
+  }
+}
+
+TEST_CASE("A prompt in one pass gives the logits and tokens of one by one") {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const BdhSizes& sizes : {kWiderSizes, untied(kWiderSizes)}) {
+      INFO(at::toString(dtype) << ", tied levels " << sizes.tie_layers);
+      check_prompts(sizes, dtype);
+    }
+  }
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) check_prompts(kOddSizes, dtype);
+}
+
+TEST_CASE("Time of reading a prompt", "[.bench-generate]") {
+  BdhFixture fixture({.layers = 4, .width = 64, .heads = 4, .neurons = 512, .vocab = 256},
+                     at::kFloat);
+  fixture.randomise(7);
+  const std::vector<std::int64_t> tokens = tokens_of(at::randint(256, {4000}, at::kLong));
+  const auto time = [&](const auto& read) {
+    BdhRecurrent recurrent(fixture.sizes, fixture.weights);
+    const auto begin = std::chrono::steady_clock::now();
+    read(recurrent);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const double one_pass = time([&](BdhRecurrent& each) { (void)each.read_prompt(tokens); });
+  const double stepped = time([&](BdhRecurrent& each) {
+    for (const std::int64_t token : tokens) (void)each.step(token);
+  });
+  fmt::print("prompt of 4,000 tokens on mini: {:.3f} s, one by one {:.3f} s, {:.1f} times\n",
+             one_pass, stepped, stepped / one_pass);
+}
+
 TEST_CASE("The recurrence equals the reference's golden logits") {
   const auto [name, sizes] = GENERATE(
       std::pair<const char*, BdhSizes>{
@@ -100,6 +172,7 @@ TEST_CASE("A token outside the vocabulary is an internal error") {
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   CHECK_THROWS_AS((void)recurrent.step(11), base::Error);
   CHECK_THROWS_AS((void)recurrent.step(-1), base::Error);
+  CHECK_THROWS_AS((void)recurrent.read_prompt(std::vector<std::int64_t>{1, 11}), base::Error);
 }
 
 }  // namespace

@@ -212,5 +212,38 @@ TEST_CASE("A generator with its cache gives the logits of the blocks") {
   }
 }
 
+TEST_CASE("A prompt in one pass gives the logits of the blocks and fills the cache") {
+  constexpr std::int64_t kLength = 150;  // more than the generator computes at once
+  for (const Named& each : fixtures()) {
+    INFO(each.name);
+    const auto model = make_llama(each.sizes, kLength);
+    const param::Arena arena = loaded(*model, weights_of(kFixtures + each.name), at::kDouble);
+    const at::Tensor tokens = windows({100}, kLength);
+    const Computed whole = compute(*model, arena, tokens);
+    const auto* ids = tokens.const_data_ptr<std::int64_t>();
+    for (const std::int64_t prompt : {1, 2, 70, 128, 129, 145}) {
+      INFO(prompt << " tokens");
+      LlamaGenerator generator(each.sizes, kLength, arena);
+      const at::Tensor first =
+          generator.read_prompt({ids, static_cast<std::size_t>(prompt)}).clone();
+      CHECK(largest_error(first, whole.logits[0][prompt - 1]) < 1e-12);
+      for (std::int64_t t = prompt; t < kLength; ++t) {
+        REQUIRE(largest_error(generator.step(ids[t]), whole.logits[0][t]) < 1e-12);
+      }
+      CHECK_THROWS_AS(generator.step(0), base::Error);
+    }
+    LlamaGenerator small(each.sizes, 40, arena);
+    CHECK_THROWS_AS(small.read_prompt({ids, 41}), base::Error);
+  }
+}
+
+TEST_CASE("The predicted memory of the cache is that of the room it makes") {
+  CHECK(cache_capacity(1, 4096) == 64);
+  CHECK(cache_capacity(64, 4096) == 64);
+  CHECK(cache_capacity(65, 4096) == 128);
+  CHECK(cache_capacity(4000, 4096) == 4096);
+  CHECK(cache_capacity(90, 100) == 100);
+}
+
 }  // namespace
 }  // namespace dtrain::model::llama::llama_test

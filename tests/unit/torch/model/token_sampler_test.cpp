@@ -1,9 +1,11 @@
 #include "dtrain/model/token_sampler.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -64,6 +66,40 @@ TEST_CASE("top_k keeps the k most likely tokens, preferring lower ids among ties
   CHECK(shares({.top_k = 100, .seed = 2}, 500) == shares({.seed = 2}, 500));
 }
 
+TEST_CASE("top_p keeps the fewest most likely tokens that reach it, preferring lower ids of ties") {
+  // The two most likely tokens, 1 and 4, have 0.37 each; tokens 3, 0, 5 and 2 follow.
+  CHECK(shares({.top_p = 1e-9, .seed = 2}, 100)[1] == Approx(1));
+  const std::vector<double> two = shares({.top_p = 0.5, .seed = 2}, 2000);
+  CHECK(two[1] + two[4] == Approx(1));
+  CHECK(std::abs(two[1] - 0.5) < 5 * std::sqrt(0.25 / 2000));
+  const std::vector<double> three = shares({.top_p = 0.8, .seed = 2}, 2000);
+  CHECK(three[1] + three[3] + three[4] == Approx(1));
+  CHECK(three[3] > 0.1);
+  // Of equal tokens, exactly the ones whose sum reaches top_p.
+  const at::Tensor equals = at::zeros({256}, at::kDouble);
+  std::set<std::int64_t> found;
+  for (std::int64_t index = 0; index < 400; ++index) {
+    found.insert(sample_token(equals, {.top_p = 0.0625}, index));
+  }
+  CHECK(found.size() == 16);
+  CHECK(*found.rbegin() == 15);
+}
+
+TEST_CASE("top_p applies to the tokens that top_k keeps") {
+  // Of the two most likely tokens each has half.
+  CHECK(shares({.top_k = 2, .top_p = 0.5, .seed = 2}, 100)[1] == Approx(1));
+}
+
+TEST_CASE("Extreme logits and temperatures give the most likely tokens or all of them") {
+  const at::Tensor extreme = at::tensor({-1e308, 1e308, 1e308, 0.0}, at::kDouble);
+  for (std::int64_t index = 0; index < 100; ++index) {
+    const std::int64_t token = sample_token(extreme, {.top_p = 0.9, .seed = 2}, index);
+    CHECK((token == 1 || token == 2));
+  }
+  const std::vector<double> flat = shares({.temperature = 1e300, .seed = 2}, 3000);
+  for (const double share : flat) CHECK(share > 0.1);
+}
+
 // A uniform value in [0, 1) from the Philox words of a token's index.
 double drawn_share(std::uint64_t seed, std::int64_t index) {
   const auto words = base::philox({static_cast<std::uint32_t>(index), 0, 0, 0},
@@ -86,6 +122,10 @@ std::int64_t token_of_sorted(const at::Tensor& logits, const SamplingRule& rule,
     total += std::exp((values[token] - values[order.front()]) / rule.temperature);
     sums.push_back(total);
   }
+  if (rule.top_p < 1) {
+    sums.erase(std::lower_bound(sums.begin(), sums.end() - 1, rule.top_p * total) + 1, sums.end());
+    total = sums.back();
+  }
   const auto found = std::upper_bound(sums.begin(), sums.end() - 1, share * total);
   return static_cast<std::int64_t>(order[static_cast<std::size_t>(found - sums.begin())]);
 }
@@ -96,7 +136,10 @@ TEST_CASE("Sampling from a large vocabulary equals the definition by sorting") {
   const at::Tensor normal = at::randn({50257}, at::kFloat) * scale;
   at::Tensor outliers = normal.clone();
   outliers.slice(0, 0, 3).copy_(at::tensor({-1e30F, 9.0F, -80.0F}));
-  const SamplingRule rule{.temperature = 0.8, .top_k = GENERATE(0, 40, 20000), .seed = 3};
+  const SamplingRule rule{.temperature = GENERATE(0.8, 1.0, 100.0),
+                          .top_k = GENERATE(0, 40, 20000),
+                          .top_p = GENERATE(1.0, 0.9, 0.3),
+                          .seed = 3};
   for (const at::Tensor& values : {normal, normal.round(), outliers}) {
     for (std::int64_t index = 0; index < 8; ++index) {
       CHECK(sample_token(values, rule, index) ==
@@ -136,10 +179,30 @@ TEST_CASE("A tiny temperature selects the most likely tokens without overflow") 
 
 TEST_CASE("A logit that is not finite is rejected") {
   for (const double bad :
-       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+        -std::numeric_limits<double>::infinity()}) {
     at::Tensor damaged = logits().clone();
     damaged[2] = bad;
-    testing::message_of(base::ErrorKind::numerics, [&] { (void)sample_token(damaged, {}, 0); });
+    for (const SamplingRule& rule : {SamplingRule{}, SamplingRule{.temperature = 0},
+                                     SamplingRule{.top_k = 2}, SamplingRule{.top_p = 0.5}}) {
+      testing::message_of(base::ErrorKind::numerics, [&] { (void)sample_token(damaged, rule, 0); });
+    }
+  }
+}
+
+TEST_CASE("Times of sampling a token", "[.bench-generate]") {
+  at::manual_seed(7);
+  constexpr int kTokens = 200;
+  const at::Tensor values = at::randn({50257}, at::kFloat) * 2;
+  for (const SamplingRule& rule :
+       {SamplingRule{}, SamplingRule{.temperature = 0}, SamplingRule{.temperature = 0.8},
+        SamplingRule{.top_k = 50}, SamplingRule{.top_p = 0.9}}) {
+    (void)sample_token(values, rule, 0);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int index = 0; index < kTokens; ++index) (void)sample_token(values, rule, index);
+    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+    fmt::print("temperature {}, top_k {}, top_p {}: {:.3f} ms per token of 50,257\n",
+               rule.temperature, rule.top_k, rule.top_p, time.count() / kTokens);
   }
 }
 

@@ -5,6 +5,7 @@ namespace dtrain::config::tables {
 namespace {
 
 constexpr double kMaxTflops = 1e9;
+constexpr double kMaxSamples = 1e6;
 
 constexpr Requirement kHuggingFace{"without --format huggingface", [](const Config& c) {
                                      return c.exporting.format == ExportFormat::huggingface;
@@ -25,6 +26,13 @@ constexpr Setting kCommandsSettings[] = {
     {"generate.prompt_file", "--prompt-file", "FILE", "",
      "file with the text to continue, read byte for byte; -: standard input", kGenerate,
      FIELD(generate.prompt_file)},
+    {"generate.prompts", "--prompts", "FILE", "",
+     "file with several prompts: one per line, or \"prompt\" of each line's JSON object if FILE "
+     "ends in .jsonl; -: lines of standard input",
+     kGenerate, FIELD(generate.prompts)},
+    {"generate.samples", "--samples", "N", "texts",
+     "continuations of each prompt; number i has the seed --seed + i - 1", kGenerate,
+     FIELD(generate.samples), between(1, kMaxSamples)},
     {"generate.max_tokens", "--max-tokens", "N", "tokens", "tokens to generate", kGenerate,
      FIELD(generate.max_tokens), between(1, kMaxPositions)},
     {"generate.temperature", "--temperature", "X", "",
@@ -32,6 +40,19 @@ constexpr Setting kCommandsSettings[] = {
      kGenerate, FIELD(generate.temperature), at_least(0)},
     {"generate.top_k", "--top-k", "K", "tokens", "sample from the K likeliest tokens; 0: off",
      kGenerate, FIELD(generate.top_k), between(0, kMaxVocab)},
+    {"generate.top_p", "--top-p", "P", "",
+     "sample from the likeliest tokens whose probabilities sum to P (nucleus), after --top-k; 1: "
+     "off",
+     kGenerate, FIELD(generate.top_p), above(0, 1)},
+    {"generate.stop", "--stop", "TEXT", "",
+     "end before this text; repeat the flag for several texts", kGenerate, FIELD(generate.stop),
+     kRepeatable},
+    {"generate.ignore_eos", "--ignore-eos", "", "",
+     "continue after the end-of-document token of the tokenizer", kGenerate,
+     FIELD(generate.ignore_eos)},
+    {"generate.json", "--json", "", "",
+     "print one JSON object per text, in a line: prompt, text, sample, seed, tokens, finish_reason",
+     kGenerate, FIELD(generate.json)},
 
     {"verify.golden", "--golden", "FILE", "", "fixture: weights, batch and expected results",
      kVerify, FIELD(verify.golden)},

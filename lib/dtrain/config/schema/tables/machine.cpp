@@ -101,7 +101,7 @@ constexpr Setting kMachineSettings[] = {
      "limit on each rank's tensor memory (4G or 4GiB, 500MB): a CPU run that is predicted to "
      "exceed it does not start; on a GPU, allocations beyond it fail; 0: no limit but the "
      "machine's memory, which its ranks share",
-     kTrain, FIELD(machine.memory_limit),
+     kTrain | kGenerate, FIELD(machine.memory_limit),
      syntax("a size: 4G or 4GiB (powers of 1024), 500MB (powers of 1000), or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
      "allow ranks on CPU types that round differently: every evaluation, sample and checkpoint "
