@@ -10,6 +10,7 @@
 # bench.sh data [--quick] [--rounds N] [--peer PYTHON]: preparing texts, beside Python's sentencepiece, and 2 GB of them.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
+# bench.sh generate: times of reading a prompt and of sampling a token.
 # bench.sh bubble: how long the stages of a pipeline wait, beside what dtrain schedule prints.
 # docs/guide/benchmarks.md says what is measured and how.
 set -euo pipefail
@@ -19,6 +20,10 @@ case ${1:-} in
   overlap | comm | bubble)
     scripts/build.sh release dist_tests
     exec build/release/bin/dist_tests "[.bench-$1]"
+    ;;
+  generate)
+    scripts/build.sh release unit_tests
+    exec build/release/bin/unit_tests "[.bench-generate]"
     ;;
 esac
 scripts/build.sh release dtrain dtrun dtrain_runtime rank_stub

@@ -112,7 +112,7 @@ class TextWriter {
         .max_tokens = how.max_tokens,
         .stop = how.stop,
         .ignores_end = how.ignore_eos};
-    if (how.json) return write_json(prompt, sample, generator, continuation);
+    if (how.json_lines) return write_json(prompt, sample, generator, continuation);
     if (!std::exchange(is_first_, false)) output_(kSeparator);
     write_piece(prompt.text);
     train::continue_text(generator, tokenizer_, prompt.tokens, continuation,

@@ -178,7 +178,7 @@ struct GenerateConfig {
   std::int64_t samples = 1;  // of each prompt
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  bool json = false;
+  bool json_lines = false;
 };
 
 struct ExportConfig {

@@ -28,9 +28,9 @@ constexpr Setting kCommandsSettings[] = {
      FIELD(generate.prompt_file)},
     {"generate.prompts", "--prompts", "FILE", "",
      "file with several prompts: one per line, or \"prompt\" of each line's JSON object if FILE "
-     "ends in .jsonl; -: lines of standard input",
+     "ends in .jsonl; -: standard input, as lines",
      kGenerate, FIELD(generate.prompts)},
-    {"generate.samples", "--samples", "N", "texts",
+    {"generate.samples", "--samples", "N", "",
      "continuations of each prompt; number i has the seed --seed + i - 1", kGenerate,
      FIELD(generate.samples), between(1, kMaxSamples)},
     {"generate.max_tokens", "--max-tokens", "N", "tokens", "tokens to generate", kGenerate,
@@ -50,9 +50,9 @@ constexpr Setting kCommandsSettings[] = {
     {"generate.ignore_eos", "--ignore-eos", "", "",
      "continue after the end-of-document token of the tokenizer", kGenerate,
      FIELD(generate.ignore_eos)},
-    {"generate.json", "--json", "", "",
+    {"generate.json_lines", "--json", "", "",
      "print one JSON object per text, in a line: prompt, text, sample, seed, tokens, finish_reason",
-     kGenerate, FIELD(generate.json)},
+     kGenerate, FIELD(generate.json_lines)},
 
     {"verify.golden", "--golden", "FILE", "", "fixture: weights, batch and expected results",
      kVerify, FIELD(verify.golden)},
