@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -20,6 +19,7 @@ namespace {
 using base::ErrorKind;
 
 constexpr std::string_view kStandardInput = "-";
+constexpr std::int64_t kMaxBytesOfPrompts = std::int64_t{1} << 30;
 
 // source: "standard input", or the flag and its file.
 [[noreturn]] void refuse_prompt(const std::string& source) {
@@ -72,8 +72,11 @@ struct Texts {
 
 Texts texts_of(const config::GenerateConfig& generate, std::int64_t max_bytes) {
   if (!generate.prompts.empty()) {
-    const std::string content =
-        read_file("--prompts", generate.prompts, std::numeric_limits<std::int64_t>::max() - 1);
+    const std::string content = read_file("--prompts", generate.prompts, kMaxBytesOfPrompts);
+    if (std::ssize(content) > kMaxBytesOfPrompts) {
+      base::fail(ErrorKind::usage, "--prompts {}: the file has more than {} bytes; split it",
+                 generate.prompts, kMaxBytesOfPrompts);
+    }
     return {.all = prompts_in(content, generate.prompts), .are_numbered = true};
   }
   if (!generate.prompt_file.empty()) {
