@@ -19,6 +19,7 @@
 #include "dtrain/model/llama/internal/llama_generator.h"
 #include "dtrain/param/arena.h"
 #include "support/oracles/rounding.h"
+#include "support/values.h"
 
 namespace dtrain::model::llama::llama_test {
 namespace {
