@@ -5,11 +5,13 @@ set(papers share/dtrain)
 set(torch ${DTRAIN_TORCH_DIR}/..)
 
 set(built dtrain dtrun dtrain_runtime)
-if(TARGET dtrain_sentencepiece)
-  list(APPEND built dtrain_sentencepiece)
-endif()
+foreach(plugin dtrain_sentencepiece dtrain_unicode)
+  if(TARGET ${plugin})
+    list(APPEND built ${plugin})
+  endif()
+endforeach()
 install(TARGETS ${built}
-  RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "^lib(fmt|xxhash|crypto|z|zstd|sentencepiece|sentencepiece_train)\\.so"
+  RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "^lib(fmt|xxhash|crypto|z|zstd|sentencepiece|sentencepiece_train|pcre2-8|icuuc|icudata)\\.so"
   PRE_EXCLUDE_REGEXES "."
   RUNTIME DESTINATION bin LIBRARY DESTINATION ${libraries})
 
@@ -58,6 +60,6 @@ install(PROGRAMS scripts/launch.sh scripts/train_distributed.sh DESTINATION ${pa
 install(FILES third_party/README.md DESTINATION ${papers}/third_party)
 file(GLOB licences ${torch}/*.dist-info)
 install(DIRECTORY ${licences} DESTINATION ${papers}/third_party)
-foreach(package libfmt9 libxxhash0 libssl3 zlib1g libzstd1 libsentencepiece0)
+foreach(package libfmt9 libxxhash0 libssl3 zlib1g libzstd1 libsentencepiece0 libpcre2-8-0 libicu72)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${papers}/third_party/${package} OPTIONAL)
 endforeach()

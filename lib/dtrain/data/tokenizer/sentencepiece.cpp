@@ -203,12 +203,10 @@ std::unique_ptr<SentencePieceModel> load(const std::string& model, const std::st
   std::string error;
   auto loaded = sentencepiece_library().load(model, error);
   if (loaded == nullptr) {
-    fail(
-        ErrorKind::data,
-        "tokenizer '{}' is not a SentencePiece model{}{}; train one with dtrain data tokenizer "
-        "train",
-        name, error.find(".cc(") == error.npos ? fmt::format(" ({})", error) : "",
-        model.starts_with('{') ? ", but JSON: Hugging Face's tokenizer.json is not supported" : "");
+    fail(ErrorKind::data,
+         "tokenizer '{}' is neither a SentencePiece model{} nor a tokenizer.json; train one with "
+         "dtrain data tokenizer train",
+         name, error.find(".cc(") == error.npos ? fmt::format(" ({})", error) : "");
   }
   return loaded;
 }
@@ -354,7 +352,7 @@ SentencePieceLibrary& sentencepiece_library() {
   return reinterpret_cast<Entry>(file.entry)();
 }
 
-std::shared_ptr<const Tokenizer> open_tokenizer(std::string model, const std::string& name) {
+std::shared_ptr<const Tokenizer> open_sentencepiece(std::string model, const std::string& name) {
   return std::make_shared<const SentencePieceTokenizer>(std::move(model), name);
 }
 

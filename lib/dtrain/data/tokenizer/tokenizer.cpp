@@ -1,9 +1,13 @@
 #include "dtrain/data/tokenizer/tokenizer.h"
 
-#include <span>
+#include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/io/input_file.h"
+#include "dtrain/base/text/text.h"
+#include "dtrain/data/tokenizer/hugging_face/document_end.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {
@@ -43,14 +47,41 @@ std::shared_ptr<const Tokenizer> byte_tokenizer() {
   return std::make_shared<const ByteTokenizer>();
 }
 
-std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path) {
+TokenizerKind kind_of_model(std::string_view model) {
+  const auto first = model.find_first_not_of(" \t\r\n");
+  // A SentencePiece model begins with the tag of its first piece, a newline, and the piece's size.
+  const bool is_json = first != model.npos && model[first] == '{';
+  return is_json ? TokenizerKind::hugging_face : TokenizerKind::sentencepiece;
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(std::string model, const std::string& name) {
+  return kind_of_model(model) == TokenizerKind::hugging_face
+             ? open_hugging_face(std::move(model), name)
+             : open_sentencepiece(std::move(model), name);
+}
+
+std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
+                                                const std::string& document_end) {
   static constexpr base::FileRole kRole{
       base::ErrorKind::data, "tokenizer",
-      "give a SentencePiece model; dtrain data tokenizer train makes one"};
-  const auto file = base::InputFile::open(path, kRole);
-  std::string model(static_cast<std::size_t>(file.size()), '\0');
-  file.read(0, std::as_writable_bytes(std::span(model)));
-  return open_tokenizer(model, path);
+      "give a SentencePiece model, which dtrain data tokenizer train makes, or a tokenizer.json"};
+  std::error_code error;
+  const std::filesystem::path given(path);
+  const std::string file =
+      std::filesystem::is_directory(given, error) ? (given / "tokenizer.json").string() : path;
+  std::string model = base::content_of(file, kRole);
+  if (document_end.empty()) return open_tokenizer(std::move(model), file);
+  if (kind_of_model(model) != TokenizerKind::hugging_face) {
+    base::fail(base::ErrorKind::usage,
+               "--document-end \"{}\" is for a tokenizer.json, and '{}' is none; leave it out: "
+               "SentencePiece models have a token of their own",
+               base::printable(document_end), file);
+  }
+  if (invalid_utf8_at(document_end)) {
+    base::fail(base::ErrorKind::usage, "--document-end \"{}\" is not UTF-8; name a token",
+               base::printable(document_end));
+  }
+  return open_tokenizer(with_document_end(model, document_end), file);
 }
 
 std::string identity_of(TokenizerKind kind, std::string_view model) {
@@ -59,6 +90,9 @@ std::string identity_of(TokenizerKind kind, std::string_view model) {
       return "bytes";
     case TokenizerKind::sentencepiece:
       return "sentencepiece xxh3 " + base::checksum_text(base::checksum_of(model));
+    case TokenizerKind::hugging_face:
+      return "tokenizer.json xxh3 " +
+             base::checksum_text(base::checksum_of(split_document_end(model).content));
     case TokenizerKind::unknown:
       break;
   }

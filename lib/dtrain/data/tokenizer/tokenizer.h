@@ -16,6 +16,7 @@ enum class TokenizerKind : std::uint64_t {
   unknown = 0,  ///< the file came without its tokenizer
   bytes = 1,    ///< every byte is a token
   sentencepiece = 2,
+  hugging_face = 3,  ///< a tokenizer.json
 };
 
 /// Encodes text. Threads: one caller.
@@ -37,8 +38,10 @@ class Tokenizer {
   /// Vocabulary size; every token is below it.
   [[nodiscard]] virtual std::int64_t vocab() const = 0;
   /// The serialized model, from which open_tokenizer recreates the tokenizer; empty for bytes.
+  /// Of a tokenizer.json it is the file's content, with a line for end_of_document() if there is one.
   [[nodiscard]] virtual std::string_view model() const = 0;
-  /// The token that follows each document; empty for the byte tokenizer.
+  /// The token that follows each document; empty for the byte tokenizer, and unless a tokenizer.json
+  /// was opened with one.
   [[nodiscard]] virtual std::optional<std::uint32_t> end_of_document() const = 0;
   /// Returns the last position below text.size() at which the text can be cut without changing its
   /// tokens. If there is none, returns a character boundary for a long text, and 0 for a short one.
@@ -51,18 +54,41 @@ class Tokenizer {
 /// The byte tokenizer: every byte is a token, without an end-of-document token.
 [[nodiscard]] std::shared_ptr<const Tokenizer> byte_tokenizer();
 
-/// Opens a SentencePiece model from the content of its file. name: the file's name, for messages.
+/// Returns the kind of a tokenizer whose model has this content: hugging_face for JSON, otherwise
+/// sentencepiece.
+[[nodiscard]] TokenizerKind kind_of_model(std::string_view model);
+
+/// Opens a tokenizer of kind_of_model() from the content of its file. name: the file's name, for
+/// messages.
 ///
-/// Throws: Error{data} if it is not a model; Error{usage} if libdtrain-sentencepiece.so is missing.
+/// Throws: as open_sentencepiece or open_hugging_face.
 [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer(std::string model,
                                                               const std::string& name);
 
-/// Opens the model file at `path`.
+/// Opens a SentencePiece model.
 ///
-/// Throws: as open_tokenizer; Error{data} if the file cannot be read.
-[[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path);
+/// Throws: Error{data} if it is not a model; Error{usage} if libdtrain-sentencepiece.so is missing.
+[[nodiscard]] std::shared_ptr<const Tokenizer> open_sentencepiece(std::string model,
+                                                                  const std::string& name);
 
-/// Returns a fingerprint of a tokenizer: "sentencepiece xxh3 ...", "bytes" or "unknown".
+/// Opens Tokenizer::model() of a tokenizer.json, or the content of the file. Documents have the tokens that the package tokenizers (0.23) gives them
+/// without special tokens.
+///
+/// Throws: Error{data} if it is damaged or has a part that is not supported; Error{usage} if
+///         libdtrain-unicode.so is missing.
+[[nodiscard]] std::shared_ptr<const Tokenizer> open_hugging_face(std::string model,
+                                                                 const std::string& name);
+
+/// Opens the model file at `path`; in a folder, its tokenizer.json. document_end: the token that
+/// follows each document in the tokens of a tokenizer.json; empty for none.
+///
+/// Throws: as open_tokenizer; Error{data} if the file cannot be read or has no such token;
+///         Error{usage} if the model of another kind has its own.
+[[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
+                                                              const std::string& document_end = {});
+
+/// Returns a fingerprint of a tokenizer: "sentencepiece xxh3 ...", "tokenizer.json xxh3 ...",
+/// "bytes" or "unknown". The token at the end of documents is no part of it.
 [[nodiscard]] std::string identity_of(TokenizerKind kind, std::string_view model);
 
 /// Encodes a prompt; an empty prompt becomes the token that precedes a document.
