@@ -122,6 +122,7 @@ void note_assumed_vocab(const data::PrepareReport& report) {
 struct PrepareFlags {
   data::PrepareOptions options;
   std::string tokenizer;
+  std::string document_end;
 };
 
 void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
@@ -129,9 +130,14 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
   add_text_flags(
       app, flags.options,
       "token file to write; for a WikiText folder, the folder for its three token files");
-  CLI::Option& tokenizer = *app.add_option(
-      "--tokenizer", flags.tokenizer, "a SentencePiece model; without it every byte is a token");
-  require_value(*tokenizer.type_name("FILE.model"), "name a file");
+  CLI::Option& tokenizer = *app.add_option("--tokenizer", flags.tokenizer,
+                                           "a SentencePiece model, or a tokenizer.json of Hugging "
+                                           "Face or its folder; without it every byte is a token");
+  require_value(*tokenizer.type_name("PATH"), "name a file or folder");
+  CLI::Option& end = *app.add_option("--document-end", flags.document_end,
+                                     "the token of a tokenizer.json that follows each document, "
+                                     "such as \"<|endoftext|>\"");
+  require_value(*end.type_name("TOKEN")->needs(&tokenizer), "name a token");
   add_number(app, "--vocab", flags.options.vocab, 1, kMostVocab)
       ->description(
           "vocabulary size of other trainers' token files (default: GPT-2's or Llama 3's, as in "
@@ -154,7 +160,9 @@ void add_prepare_flags(CLI::App& app, PrepareFlags& flags) {
 int run_prepare(const PrepareFlags& flags) {
   require_one_process("data prepare");
   data::PrepareOptions options = flags.options;
-  if (!flags.tokenizer.empty()) options.tokenizer = data::read_tokenizer(flags.tokenizer);
+  if (!flags.tokenizer.empty()) {
+    options.tokenizer = data::read_tokenizer(flags.tokenizer, flags.document_end);
+  }
   std::vector<data::PrepareReport> reports;
   try {
     const StopSignals signals;

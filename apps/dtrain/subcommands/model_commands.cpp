@@ -22,6 +22,7 @@
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/schema/schema.h"
 #include "dtrain/data/split.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
 #include "provenance.h"
 #include "runtime_library.h"
 #include "settings/configure.h"
@@ -67,21 +68,17 @@ std::string content_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Copies the tokenizer from the run folder next to the exported model, where generate expects it.
-void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
-  constexpr const char* kName = "tokenizer.model";
+// Copies a file of the tokenizer in the run's folder next to the exported model.
+void copy_tokenizer_file(const fs::path& from, const std::string& content, const fs::path& to,
+                         const std::string& model) {
   std::error_code error;
-  const std::string run = checkpoint::store::run_of_checkpoint(checkpoint);
-  if (run.empty()) return;
-  const fs::path from = fs::path(run) / kName;
-  const fs::path to = fs::path(file).parent_path() / kName;
-  if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
+  if (fs::equivalent(from, to, error)) return;
   if (path_exists(to.string())) {
-    if (content_of(from) == content_of(to)) return;
+    if (content_of(to) == content) return;
     base::log_warning(
         "did not overwrite {}, which differs from the run's tokenizer {}; to generate text from "
         "{}, copy the run's tokenizer there",
-        to.string(), from.string(), file);
+        to.string(), from.string(), model);
     return;
   }
   fs::copy_file(from, to, error);
@@ -91,6 +88,19 @@ void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
          error.message(), from.string());
   }
   base::log_info("also wrote {}, which generate needs next to the model", to.string());
+}
+
+// Copies the tokenizer from the run folder next to the exported model, where generate expects it.
+void copy_tokenizer(const std::string& checkpoint, const std::string& file) {
+  const std::string run = checkpoint::store::run_of_checkpoint(checkpoint);
+  const auto stored = run.empty() ? std::nullopt : data::tokenizer_in(run);
+  if (!stored) return;
+  for (const auto& [name, content] : data::files_of_tokenizer(stored->model)) {
+    const fs::path from = fs::path(run) / name;
+    if (path_exists(from.string())) {
+      copy_tokenizer_file(from, content_of(from), fs::path(file).parent_path() / name, file);
+    }
+  }
 }
 
 void refuse_checkpoint_folder(const std::string& file) {

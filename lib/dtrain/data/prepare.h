@@ -60,8 +60,9 @@ struct PrepareReport {
 /// Writes one token file with the tokens of all inputs in order; for a WikiText folder, a folder
 /// with train.dtok, valid.dtok and test.dtok. The outputs appear only when all are complete. Their
 /// bytes do not depend on the number of threads, and memory does not grow with the inputs.
-/// Token files of other trainers (binary_tokens.h) are converted. The byte tokenizer has no
-/// end-of-document token: with several texts, each gets a final newline if it lacks one.
+/// Token files of other trainers (binary_tokens.h) are converted. With several texts and a
+/// tokenizer without an end-of-document token, other than a tokenizer.json, each text gets a final
+/// newline if it lacks one.
 ///
 /// Throws: Error{data} naming the file and position of an input that is missing, not text, damaged
 ///         or in conflict with the options, or an output that cannot be written; Error{usage} if

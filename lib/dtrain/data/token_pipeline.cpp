@@ -72,10 +72,12 @@ RecordReport write_tokens_of(const std::vector<std::string>& files, const Prepar
                              const Tokenizer& tokenizer, TokenWriter& writer,
                              const OnBytes& on_bytes) {
   BlockReader reader(block_options(files, options, tokenizer));
-  // A single text and its token file are the same data.
+  // A single text and its token file are the same data. Documents of a tokenizer.json have exactly
+  // the tokens of their texts.
   const bool is_separate = !options.field.empty() || files.size() > 1;
   const DocumentOptions rule{.field = options.field,
-                             .adds_newline = is_separate && !tokenizer.end_of_document(),
+                             .adds_newline = is_separate && !tokenizer.end_of_document() &&
+                                             tokenizer.kind() != TokenizerKind::hugging_face,
                              .skips_bad_records = options.skips_bad_records};
   RecordReport records;
   // Block n uses encoder n % threads, which caches words: block n - threads has finished by then.

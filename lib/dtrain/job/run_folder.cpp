@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -27,7 +28,7 @@
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/run_folder.h"
-#include "dtrain/data/tokenizer/tokenizer.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
 
@@ -222,20 +223,27 @@ void RunFolder::request_requeue(std::int64_t step, const std::string& reason) {
 }
 
 void RunFolder::check_tokenizer(std::string_view model) const {
-  const std::string path = tokenizer_file(dir_);
-  if (model.empty() || !base::path_exists(path) || base::content_of(path, kTokenizerFile) == model)
-    return;
-  if (config_.run.overwrite && replaces_tokenizer()) return;
-  base::fail(
-      ErrorKind::usage,
-      "'{}' is not the tokenizer of the run's data and would be overwritten; move it, or use "
-      "another --run-dir",
-      path);
+  const auto wanted = data::files_of_tokenizer(model);
+  if (wanted.empty() || (config_.run.overwrite && replaces_tokenizer())) return;
+  for (const std::string_view name : data::kTokenizerFiles) {
+    // A tokenizer.model is found before a tokenizer.json.
+    const bool is_alone = wanted.size() == 1;
+    const std::string path = fmt::format("{}/{}", dir_, name);
+    if ((is_alone && name != wanted.front().first) || !base::path_exists(path)) continue;
+    const std::string found = base::content_of(path, kTokenizerFile);
+    if (std::ranges::count(wanted, std::pair(std::string(name), found)) > 0) continue;
+    base::fail(ErrorKind::usage,
+               "'{}' is not of the tokenizer of the run's data, which the run would keep there; "
+               "move it, or use another --run-dir",
+               path);
+  }
 }
 
 void RunFolder::keep_tokenizer(std::string_view model) const {
-  const std::string path = tokenizer_file(dir_);
-  if (!model.empty() && !base::path_exists(path)) write_file(path, model);
+  for (const auto& [name, content] : data::files_of_tokenizer(model)) {
+    const std::string path = fmt::format("{}/{}", dir_, name);
+    if (!base::path_exists(path)) write_file(path, content);
+  }
 }
 
 // Leaves equal files untouched: `files` may have been read from there.
@@ -257,17 +265,22 @@ void RunFolder::replace_kept_files(const std::vector<store::KeptFile>& files) {
   if (std::filesystem::is_empty(folder, error)) disk_.remove_folder(folder);
 }
 
-// True if tokenizer.model is that of the old run's final model.
+void RunFolder::remove_old_tokenizer() {
+  if (!replaces_tokenizer()) return;
+  for (const auto& [name, content] : data::files_of_tokenizer(data::tokenizer_in(dir_)->model)) {
+    disk_.remove_file(fmt::format("{}/{}", dir_, name));
+  }
+}
+
+// True if the folder's tokenizer is that of the old run's final model.
 bool RunFolder::replaces_tokenizer() const {
   const std::string model = store::final_model(dir_);
-  const std::string path = tokenizer_file(dir_);
-  if (!base::path_exists(model) || !base::path_exists(path)) return false;
+  if (!base::path_exists(model)) return false;
   try {
+    const auto stored = data::tokenizer_in(dir_);
     const auto file = checkpoint::format::SafetensorsFile::open(model);
     const auto found = file.metadata().find(store::kTokenizerKey);
-    return found != file.metadata().end() &&
-           found->second == data::identity_of(data::TokenizerKind::sentencepiece,
-                                              base::content_of(path, kTokenizerFile));
+    return stored && found != file.metadata().end() && found->second == data::identity_of(*stored);
   } catch (const base::Error&) {
     return false;  // an empty file
   }
@@ -314,7 +327,7 @@ void RunFolder::remove_old_run() {
     base::log_warning("--overwrite did not remove: {}", why);
   }
   metrics::remove_event_files(event_folder(dir_));
-  if (replaces_tokenizer()) disk_.remove_file(tokenizer_file(dir_));
+  remove_old_tokenizer();
   for (const std::string& path :
        {metrics_file(dir_), store::final_model(dir_), trace_file(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
@@ -329,8 +342,11 @@ void RunFolder::remove_leftovers() {
   disk_.remove_file(requeue_file(dir_));
   for (const std::string& file :
        {store::final_model(dir_), dir_ + "/config.json", requeue_file(dir_), metrics_file(dir_),
-        tokenizer_file(dir_), trace_file(dir_), shared_file(dir_)}) {
+        trace_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
+  }
+  for (const std::string_view name : data::kTokenizerFiles) {
+    base::remove_temporaries_of(fmt::format("{}/{}", dir_, name), ErrorKind::checkpoint);
   }
   const std::string kept = store::kept_files_folder(dir_);
   if (!base::is_folder(kept)) return;

@@ -37,20 +37,20 @@ class RunFolder {
   void check() const;
 
   /// Starts a run at step 0. With overwrite, checks that the new run can write its files, then
-  /// removes exactly the files that the old run wrote; removes tokenizer.model only if the old
-  /// run's final model names it, because it may otherwise be a user's file. Writes config.json
-  /// without the overwrite setting. Saves `tokenizer`, the tokenizer of the run's data, as
-  /// tokenizer.model unless it is empty. Replaces the files in kept_files_folder by `kept`, those of
+  /// removes exactly the files that the old run wrote; removes a tokenizer only if the old run's
+  /// final model names it, because it may otherwise be a user's file. Writes config.json without
+  /// the overwrite setting. Saves `tokenizer`, the model of the tokenizer of the run's data, in the
+  /// files of data::files_of_tokenizer. Replaces the files in kept_files_folder by `kept`, those of
   /// the folder that the weights come from.
   ///
   /// Throws: as check(). Error{usage}, before anything is removed, if --resume auto found no
-  ///         checkpoint in a run that is finished or has had checkpoints, or if a different
-  ///         tokenizer.model exists.
+  ///         checkpoint in a run that is finished or has had checkpoints, or if the folder holds a
+  ///         different tokenizer.
   void begin(std::string_view tokenizer = {},
              const std::vector<checkpoint::store::KeptFile>& kept = {});
 
   /// Resumes after `step`: quarantines later checkpoints, except unreadable ones, which config.json
-  /// lists; truncates metrics.jsonl; writes config.json, tokenizer.model and `kept`.
+  /// lists; truncates metrics.jsonl; writes config.json, the tokenizer and `kept`.
   ///
   /// Throws: as begin().
   [[nodiscard]] checkpoint::store::QuarantinedCheckpoints resume(
@@ -70,9 +70,6 @@ class RunFolder {
   [[nodiscard]] static std::string metrics_file(const std::string& run_dir) {
     return run_dir + "/metrics.jsonl";
   }
-  [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir) {
-    return run_dir + "/tokenizer.model";
-  }
   /// Folder of TensorBoard event files.
   [[nodiscard]] static std::string event_folder(const std::string& run_dir) {
     return run_dir + "/tensorboard";
@@ -90,6 +87,7 @@ class RunFolder {
   void keep_tokenizer(std::string_view model) const;
   void replace_kept_files(const std::vector<checkpoint::store::KeptFile>& files);
   [[nodiscard]] bool replaces_tokenizer() const;
+  void remove_old_tokenizer();
   void remove_old_run();
   void remove_leftovers();
   void write_config() const;

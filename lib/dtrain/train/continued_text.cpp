@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "dtrain/data/tokenizer/utf8.h"
+
 namespace dtrain::train {
 
 std::string StopTexts::add(std::string_view piece) {
@@ -45,6 +47,9 @@ ContinuedText continue_text(model::Generator& generator, const data::Tokenizer& 
                             std::span<const std::int64_t> prompt, const Continuation& how,
                             const std::function<void(std::string_view)>& output) {
   const auto end = how.ignores_end ? std::nullopt : tokenizer.end_of_document();
+  // Tokens of a tokenizer.json are bytes of UTF-8, which the package tokenizers decodes in this way.
+  const bool is_utf8 = tokenizer.kind() == data::TokenizerKind::hugging_face;
+  data::Utf8Repair repair;
   StopTexts stop(how.stop);
   ContinuedText result;
   model::continue_tokens(generator, prompt, how.rule, how.max_tokens, [&](std::int64_t token) {
@@ -53,11 +58,12 @@ ContinuedText continue_text(model::Generator& generator, const data::Tokenizer& 
     ++result.num_tokens;
     // A model may have more tokens than its tokenizer; those have no text.
     const std::string piece = token < tokenizer.vocab() ? tokenizer.text_of(token) : std::string();
-    const std::string certain = stop.add(piece);
+    const std::string certain = stop.add(is_utf8 ? repair.add(piece) : piece);
     if (!certain.empty()) output(certain);
     result.is_stopped = stop.is_found();
     return !result.is_stopped;
   });
+  if (const std::string rest = stop.add(repair.finish()); !rest.empty()) output(rest);
   if (!stop.held_back().empty()) output(stop.held_back());
   return result;
 }

@@ -53,7 +53,8 @@ struct ContinuedText {
 };
 
 /// Generates tokens after a prompt and passes their bytes to `output` as soon as they cannot be part
-/// of a stop text. generator: must be new.
+/// of a stop text. Text of a tokenizer.json is valid UTF-8: U+FFFD stands for other bytes, and an
+/// incomplete character waits for the next token. generator: must be new.
 ///
 /// Throws: as model::continue_tokens; any exception of `output`.
 ContinuedText continue_text(model::Generator& generator, const data::Tokenizer& tokenizer,

@@ -11,8 +11,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/file_system.h"
-#include "dtrain/base/io/input_file.h"
-#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
@@ -21,7 +19,8 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/saved_run.h"
-#include "dtrain/job/run_folder.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
+#include "dtrain/data/tokenizer/utf8.h"
 #include "dtrain/model/family.h"
 #include "dtrain/train/internal/train_context.h"
 
@@ -34,23 +33,14 @@ using checkpoint::format::TensorView;
 using checkpoint::format::WeightFile;
 using checkpoint::store::kTokenizerKey;
 using config::ModelConfig;
-using data::TokenizerKind;
 
 constexpr std::int64_t kByteVocabulary = 256;
 
-constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
-
-// The tokenizer in a run's folder; empty if there is none.
-std::string tokenizer_in(const fs::path& folder) {
-  std::string path = job::RunFolder::tokenizer_file(folder.string());
-  return fs::is_regular_file(base::path_status(path)) ? path : std::string();
-}
-
 // The tokenizer beside a model file or checkpoint, or in the folder above; empty if there is none.
-std::string tokenizer_near(const std::string& path) {
+std::optional<data::StoredTokenizer> tokenizer_near(const std::string& path) {
   const fs::path folder = fs::absolute(path).parent_path();
-  std::string beside = tokenizer_in(folder);
-  return beside.empty() ? tokenizer_in(folder.parent_path()) : beside;
+  auto beside = data::tokenizer_in(folder.string());
+  return beside ? beside : data::tokenizer_in(folder.parent_path().string());
 }
 
 // Returns the storage error after which rank 0 must try again; it discards the file then.
@@ -106,6 +96,34 @@ ModelConfig model_by_shapes(const WeightFile& file, const model::UserHints& hint
              file.path(), model.name);
 }
 
+// Opens the tokenizer of a model file, whose vocabulary may be larger.
+std::shared_ptr<const data::Tokenizer> open_stored(data::StoredTokenizer stored,
+                                                   const WeightFile& file, std::int64_t vocab) {
+  auto tokenizer = data::open_tokenizer(std::move(stored.model), stored.path);
+  if (tokenizer->vocab() > vocab) {
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}' has a vocabulary of {}, but its tokenizer '{}' has {}; train the "
+               "model on data from dtrain data prepare",
+               file.path(), vocab, stored.path, tokenizer->vocab());
+  }
+  return tokenizer;
+}
+
+// The tokenizer of a model file that names none, as in Hugging Face's folders.
+std::shared_ptr<const data::Tokenizer> unnamed_tokenizer(const WeightFile& file,
+                                                         std::int64_t vocab) {
+  if (vocab == kByteVocabulary) return data::byte_tokenizer();
+  auto beside = data::tokenizer_in(fs::absolute(file.path()).parent_path().string());
+  if (beside && data::kind_of_model(beside->model) == data::TokenizerKind::hugging_face) {
+    return open_stored(std::move(*beside), file, vocab);
+  }
+  base::fail(
+      ErrorKind::checkpoint,
+      "model file '{}' has a vocabulary of {} and does not name its tokenizer; generating "
+      "text needs a byte model, with a vocabulary of {}, or a tokenizer.json beside the file",
+      file.path(), vocab, kByteVocabulary);
+}
+
 }  // namespace
 
 std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model) {
@@ -152,58 +170,45 @@ ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {
 std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file,
                                                           std::int64_t vocab) {
   const auto found = file.metadata().find(kTokenizerKey);
-  if (found == file.metadata().end()) {
-    if (vocab == kByteVocabulary) return data::byte_tokenizer();
+  if (found == file.metadata().end()) return unnamed_tokenizer(file, vocab);
+  auto stored = tokenizer_near(file.path());
+  if (!stored) {
     base::fail(ErrorKind::checkpoint,
-               "model file '{}' has a vocabulary of {} and does not name its tokenizer; generating "
-               "text needs a byte model, with a vocabulary of {}, or a SentencePiece tokenizer",
-               file.path(), vocab, kByteVocabulary);
-  }
-  const std::string path = tokenizer_near(file.path());
-  if (path.empty()) {
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}' was trained with a SentencePiece tokenizer ({}), and no "
-               "tokenizer.model is beside it or in the folder above; copy it there from the run's "
+               "model file '{}' was trained with the tokenizer {}, and neither tokenizer.model nor "
+               "tokenizer.json is beside it or in the folder above; copy it there from the run's "
                "folder",
                file.path(), found->second);
   }
-  std::string model = base::content_of(path, kTokenizerFile);
-  const std::string identity = data::identity_of(TokenizerKind::sentencepiece, model);
+  const std::string identity = data::identity_of(*stored);
   if (identity != found->second) {
     base::fail(ErrorKind::checkpoint,
                "tokenizer '{}' does not belong to the model file '{}': it is {}, expected {}; copy "
-               "the tokenizer.model of the model's run there",
-               path, file.path(), identity, found->second);
+               "the tokenizer of the model's run there",
+               stored->path, file.path(), identity, found->second);
   }
-  auto tokenizer = data::open_tokenizer(std::move(model), path);
-  if (tokenizer->vocab() > vocab) {
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}' has a vocabulary of {}, but its tokenizer '{}' has {}; train the "
-               "model on data from dtrain data prepare",
-               file.path(), vocab, path, tokenizer->vocab());
-  }
-  return tokenizer;
+  return open_stored(std::move(*stored), file, vocab);
 }
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string& checkpoint,
                                                                std::int64_t vocab) {
   std::error_code error;
   // Resolves a link to a checkpoint, whose run folder has the tokenizer.
-  const std::string path = tokenizer_near(fs::weakly_canonical(checkpoint, error).string());
-  if (!path.empty()) {
-    auto tokenizer = data::open_tokenizer(base::content_of(path, kTokenizerFile), path);
+  auto stored = tokenizer_near(fs::weakly_canonical(checkpoint, error).string());
+  if (stored) {
+    auto tokenizer = data::open_tokenizer(std::move(stored->model), stored->path);
     if (tokenizer->vocab() <= vocab) return tokenizer;
     if (vocab != kByteVocabulary) {
       base::fail(ErrorKind::checkpoint,
                  "checkpoint '{}' has a vocabulary of {}, but '{}' has {}: it is another run's "
-                 "tokenizer; copy the tokenizer.model of the checkpoint's run there",
-                 checkpoint, vocab, path, tokenizer->vocab());
+                 "tokenizer; copy the tokenizer of the checkpoint's run there",
+                 checkpoint, vocab, stored->path, tokenizer->vocab());
     }
   }
   if (vocab == kByteVocabulary) return data::byte_tokenizer();
   base::fail(ErrorKind::checkpoint,
-             "checkpoint '{}' has a vocabulary of {}, and no tokenizer.model is beside it or in "
-             "its run's folder: copy the tokenizer.model of its run there",
+             "checkpoint '{}' has a vocabulary of {}, and neither tokenizer.model nor "
+             "tokenizer.json is beside it or in its run's folder: copy the tokenizer of its run "
+             "there",
              checkpoint, vocab);
 }
 
@@ -211,10 +216,8 @@ std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
   std::error_code error;
   if (fs::is_directory(model_file_or_checkpoint, error)) {
     const std::string run = checkpoint::store::run_of_checkpoint(model_file_or_checkpoint);
-    const std::string path = run.empty() ? run : tokenizer_in(run);
-    return path.empty() ? path
-                        : data::identity_of(TokenizerKind::sentencepiece,
-                                            base::content_of(path, kTokenizerFile));
+    const auto stored = run.empty() ? std::nullopt : data::tokenizer_in(run);
+    return stored ? data::identity_of(*stored) : std::string();
   }
   const auto file = WeightFile::open(model_file_or_checkpoint);
   const auto found = file.metadata().find(kTokenizerKey);
@@ -222,7 +225,9 @@ std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
 }
 
 checkpoint::format::Metadata tokenizer_metadata(const std::string& identity) {
-  if (!identity.starts_with("sentencepiece")) return {};
+  const std::string bytes = data::identity_of(data::TokenizerKind::bytes, {});
+  const std::string unknown = data::identity_of(data::TokenizerKind::unknown, {});
+  if (identity.empty() || identity == bytes || identity == unknown) return {};
   return {{kTokenizerKey, identity}};
 }
 

@@ -48,14 +48,15 @@ using checkpoint::store::kModelKey;
 /// Returns the tensors that other programs' files may hold besides parameters.
 [[nodiscard]] checkpoint::Constants constants_of(const model::Model& model);
 
-/// Returns the tokenizer of a model file with this vocabulary: the byte tokenizer, or
-/// tokenizer.model from the file's folder or the run folder above it.
+/// Returns the tokenizer of a model file with this vocabulary: the byte tokenizer, or the tokenizer
+/// in the file's folder or the run folder above it. For a file that names no tokenizer, only a
+/// tokenizer.json in the file's folder counts.
 ///
 /// Throws: Error{checkpoint} naming the file if its tokenizer is missing, different or unknown.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
     const checkpoint::format::WeightFile& file, std::int64_t vocab);
 
-/// As tokenizer_of_model, for a checkpoint: tokenizer.model comes from its run folder.
+/// As tokenizer_of_model, for a checkpoint: the tokenizer comes from its run folder.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(
     const std::string& checkpoint, std::int64_t vocab);
 
@@ -63,7 +64,8 @@ using checkpoint::store::kModelKey;
 /// checkpoint's run; empty if unknown.
 [[nodiscard]] std::string saved_tokenizer(const std::string& model_file_or_checkpoint);
 
-/// Returns a model file's metadata entry for a SentencePiece tokenizer; empty for other tokenizers.
+/// Returns a model file's metadata entry for a tokenizer with a model; empty for bytes and unknown
+/// tokenizers.
 [[nodiscard]] checkpoint::format::Metadata tokenizer_metadata(const std::string& identity);
 
 struct TrainContext;

@@ -294,9 +294,7 @@ void check_tokenizer(const StartContext& context, std::string_view flag,
   std::string saved = ask_leader(context, [&] { return saved_tokenizer(weights); });
   // Byte models name no tokenizer; a model with their vocabulary and no tokenizer counts as one.
   const bool may_be_bytes = context.config.model.vocab == data::kByteVocab;
-  if (saved.empty() && may_be_bytes && context.tokenizer.starts_with("sentencepiece")) {
-    saved = data::identity_of(data::TokenizerKind::bytes, {});
-  }
+  if (saved.empty() && may_be_bytes) saved = data::identity_of(data::TokenizerKind::bytes, {});
   if (saved.empty() || context.tokenizer == "unknown" || saved == context.tokenizer) return;
   base::fail(ErrorKind::usage,
              "{}: the model of {} was trained on tokens of {}, data.train ({}) has those of {}; "

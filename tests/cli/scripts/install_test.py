@@ -19,7 +19,7 @@ ELSEWHERE = r"""
 set -e
 mount --bind "$1" "$2"
 mount -o remount,bind,ro "$2"
-for library in /usr/lib/x86_64-linux-gnu/lib{fmt,xxhash,crypto,sentencepiece,sentencepiece_train}.so.*; do
+for library in /usr/lib/x86_64-linux-gnu/lib{fmt,xxhash,crypto,sentencepiece,sentencepiece_train,icuuc,icudata}.so.*; do
   [ -L "$library" ] || mount --bind /dev/null "$library"
 done
 mount -t tmpfs none "$BUILD"

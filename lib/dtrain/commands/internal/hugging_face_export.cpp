@@ -12,8 +12,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/file_system.h"
-#include "dtrain/base/io/input_file.h"
-#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/hugging_face_folder.h"
 #include "dtrain/checkpoint/model_file.h"
@@ -22,8 +20,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/hugging_face/config_file.h"
-#include "dtrain/data/tokenizer/tokenizer.h"
-#include "dtrain/job/run_folder.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_file.h"
 
@@ -36,7 +33,6 @@ using base::ErrorKind;
 
 constexpr std::string_view kConfig = "config.json";
 constexpr std::string_view kGenerationConfig = "generation_config.json";
-constexpr base::FileRole kTokenizer{ErrorKind::checkpoint, "tokenizer", "check its permissions"};
 
 config::Dtype dtype_named_as(at::ScalarType dtype) {
   for (const config::Choice& choice : config::kDtypes) {
@@ -50,24 +46,22 @@ config::Dtype dtype_named_as(at::ScalarType dtype) {
 struct Companions {
   // The files that the run keeps for its exports.
   std::vector<store::KeptFile> kept = {};
-  // Content of the tokenizer of the run's data, if it has a file.
-  std::optional<std::string> tokenizer = {};
+  // The tokenizer of the run's data, if it has files.
+  std::optional<data::StoredTokenizer> tokenizer = {};
 };
 
 // run: empty if the checkpoint is in no run folder.
 Companions companions_of(const std::string& run) {
   if (run.empty()) return {};
-  Companions found{.kept = store::read_kept_files(store::kept_files_folder(run))};
-  const std::string path = job::RunFolder::tokenizer_file(run);
-  if (!base::path_exists(path)) return found;
-  found.tokenizer = base::content_of(path, kTokenizer);
-  const std::string name = fs::path(path).filename().string();
-  const store::KeptFile* const same = store::find_kept_file(found.kept, name);
-  if (found.kept.empty() || (same != nullptr && same->content == *found.tokenizer)) return found;
+  const std::string folder = store::kept_files_folder(run);
+  Companions found{.kept = store::read_kept_files(folder), .tokenizer = data::tokenizer_in(run)};
+  if (found.kept.empty() || !found.tokenizer) return found;
+  const auto original = data::tokenizer_in(folder);
+  if (original && original->model == found.tokenizer->model) return found;
   base::log_warning(
       "the run's data has the tokenizer {}: the export leaves out token ids and tokenizer of the "
       "folder that the run started from, which are in {}",
-      path, store::kept_files_folder(run));
+      found.tokenizer->path, folder);
   found.kept.clear();
   return found;
 }
@@ -103,9 +97,13 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
   config::ExportedWeights weights{.dtype = dtype_named_as(exported.dtype)};
   std::string identity;
   if (const auto& tokenizer = companions.tokenizer) {
-    identity = data::identity_of(data::TokenizerKind::sentencepiece, *tokenizer);
-    weights.end_token = data::open_tokenizer(*tokenizer, reader.path())->end_of_document();
-    write(fs::path(job::RunFolder::tokenizer_file(folder)).filename().string(), *tokenizer);
+    identity = data::identity_of(*tokenizer);
+    weights.end_token = data::open_tokenizer(tokenizer->model, tokenizer->path)->end_of_document();
+    if (companions.kept.empty()) {
+      for (const auto& [name, content] : data::files_of_tokenizer(tokenizer->model)) {
+        write(name, content);
+      }
+    }
   }
   if (store::find_kept_file(companions.kept, kConfig) != nullptr) {
     weights.token_ids_from = store::kept_files_folder(run);

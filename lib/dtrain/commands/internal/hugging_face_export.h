@@ -20,8 +20,8 @@ struct HuggingFaceExport {
   std::string folder;
 };
 
-/// Writes weights, config.json, generation_config.json, the family's files, the run's tokenizer.model
-/// and the files that the run keeps of the folder it started from (store::kKeptFiles) into a new
+/// Writes weights, config.json, generation_config.json, the family's files, the run's tokenizer and
+/// the files that the run keeps of the folder it started from (store::kKeptFiles) into a new
 /// folder, which appears only when complete. Holds one parameter at a time.
 ///
 /// Throws: Error{usage} if Hugging Face has no such model; Error{checkpoint} naming the file that

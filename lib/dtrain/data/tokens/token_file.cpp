@@ -50,7 +50,7 @@ std::optional<double> tokens_per(const TokenFile& file, std::int64_t count) {
 }
 
 // A tokenizer with a larger vocabulary could encode a prompt into tokens that the model lacks.
-std::shared_ptr<const Tokenizer> piece_tokenizer_of(const TokenFile& file) {
+std::shared_ptr<const Tokenizer> stored_tokenizer_of(const TokenFile& file) {
   auto tokenizer = open_tokenizer(std::string(file.tokenizer_model()), file.path());
   if (tokenizer->vocab() > file.vocab()) {
     refuse_token_file(file.path(), fmt::format("has a vocabulary of {}, but its tokenizer has {}",
@@ -223,7 +223,8 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file) {
     case TokenizerKind::bytes:
       return byte_tokenizer();
     case TokenizerKind::sentencepiece:
-      return piece_tokenizer_of(file);
+    case TokenizerKind::hugging_face:
+      return stored_tokenizer_of(file);
     case TokenizerKind::unknown:
       break;
   }

@@ -65,7 +65,7 @@ TokenDetails details_of(const RawDetails& raw, const std::string& path) {
   if (raw.checksum != own_checksum(raw)) {
     refuse_token_file(path, "has a damaged header: its second checksum does not match");
   }
-  constexpr TokenizerKind kLargest = TokenizerKind::sentencepiece;
+  constexpr TokenizerKind kLargest = TokenizerKind::hugging_face;
   if (raw.details.tokenizer > kLargest) {
     refuse_token_file(path, fmt::format("has tokenizer kind {}, but only 0 to {} are supported",
                                         static_cast<std::uint64_t>(raw.details.tokenizer),
