@@ -22,7 +22,9 @@
 #                result (takes what it takes)
 #   alone        every file compiles without the others of its target (takes what it takes)
 #   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
-#   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
+#   fuzz         the parsers of checkpoints and tokenizers withstand a minute of clang's libFuzzer each
+#   tokenizers   random tokenizer.json files give random texts the tokens of the package tokenizers (five minutes, or
+#                MINUTES; DTRAIN_PEER_PYTHON names a Python that has it)
 #   repeat       200 processes on 1, 2 and 4 threads and on 4 ranks that are threads compute the same bits (takes what it
 #                takes)
 #   scale        512 ranks that are no dtrain, then as many of dtrain as fit (at least 32), which compute the bits of one
@@ -69,6 +71,11 @@ asan() { scripts/test.sh --preset=asan; }
 # Status 77 says that there is no clang, which is no failure.
 fuzz() { build && { /usr/bin/python3 scripts/soak/soak_fuzz.py build/release || [ $? -eq 77 ]; }; }
 
+# Status 77 says that the Python lacks the package, which is no failure.
+tokenizers() {
+  build && { "${DTRAIN_PEER_PYTHON:-/usr/bin/python3}" scripts/soak/soak_tokenizers.py build/release "${given:-5}" || [ $? -eq 77 ]; }
+}
+
 repeat() { build && /usr/bin/python3 scripts/soak/soak_repeat.py 200; }
 
 scale() { build && /usr/bin/python3 scripts/soak/soak_scale.py; }
@@ -90,7 +97,7 @@ lowered() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits alone asan fuzz repeat scale lowered huggingface fresh; do
+  for campaign in kills attack checkpoints storage parity chaos nodes mesh memory mutations waits alone asan fuzz tokenizers repeat scale lowered huggingface fresh; do
     $campaign || status=1
   done
   return $status
@@ -101,6 +108,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | alone | asan | fuzz | repeat | scale | lowered | huggingface | fresh | all) $campaign ;;
+  kills | attack | checkpoints | storage | parity | chaos | nodes | mesh | memory | mutations | waits | alone | asan | fuzz | tokenizers | repeat | scale | lowered | huggingface | fresh | all) $campaign ;;
   *) usage ;;
 esac

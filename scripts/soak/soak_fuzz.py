@@ -18,11 +18,14 @@ FLAGS = ["-std=c++20", "-g", "-O1", "-DFMT_HEADER_ONLY", "-I", SOURCE / "lib", "
          "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined"]
 PARSERS = [*(SOURCE / "lib/dtrain/checkpoint/format").glob("*.cpp"),
            *(path for path in (SOURCE / "lib/dtrain/base").glob("*.cpp") if path.name != "arguments.cpp"),
-           SOURCE / "lib/dtrain/config/values/mesh_shape.cpp"]
+           SOURCE / "lib/dtrain/config/values/mesh_shape.cpp", SOURCE / "lib/dtrain/base/text/text.cpp",
+           SOURCE / "lib/dtrain/data/tokenizer/utf8.cpp",
+           *(SOURCE / f"lib/dtrain/data/tokenizer/hugging_face/{name}.cpp"
+             for name in ("byte_alphabet", "byte_pairs", "json_tree", "pattern_syntax", "tokenizer_json", "unicode_ranges"))]
 
 
 # Words that chance seldom writes and a careless reader accepts.
-WORDS = ("/", "../", "a/b", "\\\\u0000", "\\\\n", "-1", "0", "1e999", "9223372036854775807", "18446744073709551615", "[]",
+WORDS = ("\\\\p{L}", "(?i:", "(?!", "{1,3}", "[^", "/", "../", "a/b", "\\\\u0000", "\\\\n", "-1", "0", "1e999", "9223372036854775807", "18446744073709551615", "[]",
          "{}", "null", ",", ":", "F32", "BOOL")
 
 # What torch.save makes of {"t": a tensor of 2 rows of 3}.
@@ -71,6 +74,14 @@ def first_inputs(build, folder):
     with zipfile.ZipFile(inputs["weights_fuzz"] / "whole", "w") as archive:
         archive.writestr("a/data.pkl", TORCH_PICKLE)
         archive.writestr("a/data/0", bytes(24))
+    inputs["tokenizer_fuzz"] = folder / "tokenizers"
+    inputs["tokenizer_fuzz"].mkdir()
+    variants = json.loads((SOURCE / "tests/golden/tokenizers/variants.json").read_text())
+    base = variants["base"] | {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
+    base["model"] |= {"vocab": {"<|end|>": 0, "a": 1, "b": 2, "ab": 3}, "merges": [["a", "b"]]}
+    (inputs["tokenizer_fuzz"] / "whole").write_text(json.dumps(base))
+    for number, variant in enumerate(variants["variants"]):
+        (inputs["tokenizer_fuzz"] / f"steps{number}").write_text(json.dumps(variant["pre_tokenizer"]))
     return inputs
 
 

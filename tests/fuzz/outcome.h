@@ -22,12 +22,13 @@ inline void require(bool condition, const char* what) {
 
 /// Runs parse(), which must succeed, or refuse with one line that names the file.
 template <typename Parse>
-void parse_or_refuse(std::string_view file, Parse parse) {
+void parse_or_refuse(std::string_view file, Parse parse,
+                     base::ErrorKind kind = base::ErrorKind::checkpoint) {
   try {
     parse();
   } catch (const base::Error& error) {
     const std::string message = error.what();
-    if (error.kind() != base::ErrorKind::checkpoint) give_up("of another kind", message);
+    if (error.kind() != kind) give_up("of another kind", message);
     if (message.find(file) == std::string::npos) give_up("does not name the file", message);
     if (message.find('\n') != std::string::npos) give_up("is more than one line", message);
   }

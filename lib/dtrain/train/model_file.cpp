@@ -20,7 +20,6 @@
 #include "dtrain/config/family.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/tokenizer/stored_tokenizer.h"
-#include "dtrain/data/tokenizer/utf8.h"
 #include "dtrain/model/family.h"
 #include "dtrain/train/internal/train_context.h"
 
