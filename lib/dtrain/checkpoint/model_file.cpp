@@ -193,7 +193,7 @@ const param::ParameterSpec* spec_of_piece(const param::ParameterSpecs& specs,
 at::Tensor in_storage_shape(const param::ParameterSpec& spec, const at::Tensor& exported) {
   if (std::ranges::is_sorted(spec.export_order)) return exported.reshape(spec.whole_shape());
   at::Tensor storage = at::empty(spec.whole_shape(), exported.options());
-  param::exported_view(spec, storage).copy_(exported);
+  param::store_exported(spec, exported, storage);
   return storage;
 }
 
@@ -284,7 +284,7 @@ LoadedModel read_model_file(const WeightFile& file, const param::ParameterSpecs&
   param::Arena arena(param::ArenaLayout(specs), c10::typeMetaToScalarType(options.dtype()),
                      allocate);
   for (const param::ParameterId id : specs.ids()) {
-    param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(*file.find(specs[id].name)));
+    param::store_exported(specs[id], to_tensor(*file.find(specs[id].name)), arena.view(id));
   }
   return {.weights = std::move(arena), .note = std::move(note)};
 }

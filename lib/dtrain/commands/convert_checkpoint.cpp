@@ -50,6 +50,7 @@ param::ParameterSpecs storage_specs(param::ParameterSpecs specs) {
       spec.export_order[dim] = static_cast<std::int64_t>(dim);
     }
     spec.export_order.resize(spec.shape.size());
+    spec.joined_dims = 1;
   }
   return specs;
 }

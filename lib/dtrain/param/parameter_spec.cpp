@@ -43,9 +43,35 @@ std::vector<std::int64_t> ParameterSpec::exported(const std::vector<std::int64_t
   return result;
 }
 
-at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage) {
+std::vector<std::int64_t> ParameterSpec::export_shape() const {
+  std::vector<std::int64_t> result = exported(export_view);
+  for (std::size_t joined = 1; joined < joined_dims; ++joined) {
+    const std::int64_t last = result.back();
+    result.pop_back();
+    result.back() *= last;
+  }
+  return result;
+}
+
+namespace {
+
+// A view of the whole storage with the exported dims, none joined.
+at::Tensor export_dims_of(const ParameterSpec& spec, const at::Tensor& storage) {
   DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.whole_shape()), "{}", spec.name);
   return storage.view(spec.export_view).permute(spec.export_order);
+}
+
+}  // namespace
+
+at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage) {
+  const at::Tensor dims = export_dims_of(spec, storage);
+  return spec.joined_dims == 1 ? dims : dims.reshape(spec.export_shape());
+}
+
+void store_exported(const ParameterSpec& spec, const at::Tensor& exported,
+                    const at::Tensor& storage) {
+  DTRAIN_CHECK(exported.sizes() == at::IntArrayRef(spec.export_shape()), "{}", spec.name);
+  export_dims_of(spec, storage).copy_(exported.reshape(spec.exported(spec.export_view)));
 }
 
 namespace {
@@ -147,25 +173,26 @@ ViewDims view_dims(const ParameterSpec& spec, std::int64_t storage_dim) {
   return dims;
 }
 
-// Splits the rank's slice into pieces: one per entry of the outermost dim (head) that the cut
-// crosses, or a single one.
+// Splits the rank's slice into pieces: one per entry of the outer dims (heads) that the cut crosses,
+// or a single one.
 std::vector<StorageRows> pieces_of(const ParameterSpec& spec) {
   ArraySlice all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
                  .sizes = spec.export_view};
   if (!spec.cut) return {{0, spec.whole_shape()[0], std::move(all)}};
   const ViewDims dims = view_dims(spec, spec.cut->dim);
-  DTRAIN_CHECK(dims.end - dims.first == 1 || dims.end - dims.first == 2, "{}", spec.name);
+  DTRAIN_CHECK(dims.end > dims.first, "{}", spec.name);
   const std::size_t inner = dims.end - 1;
-  const bool has_outer = inner > dims.first;
   const std::int64_t length = spec.export_view[inner];
   const std::int64_t end = spec.cut->begin + spec.shape[static_cast<std::size_t>(spec.cut->dim)];
   std::vector<StorageRows> pieces;
   for (std::int64_t begin = spec.cut->begin; begin < end;) {
     StorageRows piece{
         .begin = begin, .end = std::min(end, (begin / length + 1) * length), .view = all};
-    if (has_outer) {
-      piece.view.offsets[dims.first] = begin / length;
-      piece.view.sizes[dims.first] = 1;
+    std::int64_t outer = begin / length;
+    for (std::size_t dim = inner; dim-- > dims.first;) {
+      piece.view.offsets[dim] = outer % spec.export_view[dim];
+      piece.view.sizes[dim] = 1;
+      outer /= spec.export_view[dim];
     }
     piece.view.offsets[inner] = begin % length;
     piece.view.sizes[inner] = piece.end - begin;

@@ -25,8 +25,9 @@ struct TensorCut {
 /// The role of a parameter, by which --no-decay selects.
 enum class ParameterKind { matrix, embedding, norm, bias };
 
-/// One parameter. In storage, the dimension that parallelism splits (neurons) is outermost; export
-/// restores the reference's shape as `storage.view(export_view).permute(export_order)`.
+/// One parameter. In storage, the dimension that parallelism splits (neurons, heads) is outermost;
+/// export restores the reference's shape as `storage.view(export_view).permute(export_order)`, whose
+/// last `joined_dims` dims it joins into one.
 struct ParameterSpec {
   std::string name;                        ///< exported name
   std::vector<std::int64_t> shape;         ///< storage shape of this rank's slice
@@ -37,6 +38,7 @@ struct ParameterSpec {
   std::optional<TensorCut> cut = {};       ///< empty if this rank holds the whole parameter
   double init_mean = 0;                    ///< of the same distribution
   ParameterKind kind = ParameterKind::matrix;
+  std::size_t joined_dims = 1;
 
   [[nodiscard]] std::int64_t num_elements() const;  ///< of this rank's slice
   [[nodiscard]] bool is_held() const { return num_elements() > 0; }
@@ -44,8 +46,8 @@ struct ParameterSpec {
   [[nodiscard]] ParameterSpec not_held() const;
   /// The storage shape of the whole parameter.
   [[nodiscard]] std::vector<std::int64_t> whole_shape() const;
-  [[nodiscard]] std::vector<std::int64_t> export_shape() const { return exported(export_view); }
-  /// Reorders values, one per dim of export_view, to the order of the exported dims.
+  [[nodiscard]] std::vector<std::int64_t> export_shape() const;
+  /// Reorders values, one per dim of export_view, to the order of the exported dims, none joined.
   [[nodiscard]] std::vector<std::int64_t> exported(const std::vector<std::int64_t>& of_view) const;
 };
 
@@ -57,8 +59,13 @@ struct ParameterAlias {
 
 using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 
-/// Returns the whole parameter in the reference's shape, as a view of `storage`.
+/// Returns the whole parameter in the reference's shape: a view of `storage`, or a copy if dims are
+/// joined.
 [[nodiscard]] at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage);
+
+/// Copies a whole parameter in the reference's shape to `storage`.
+void store_exported(const ParameterSpec& spec, const at::Tensor& exported,
+                    const at::Tensor& storage);
 
 /// Fills `storage`, this rank's slice (spec.shape), with normal values of mean spec.init_mean and
 /// standard deviation spec.init_stddev. Values depend on the seed and on the element's index in the

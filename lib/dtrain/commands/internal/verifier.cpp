@@ -201,7 +201,7 @@ void Verifier::load_weights() {
   param::Arena weights(param::ArenaLayout(specs), engine_.precision().master,
                        param::private_memory);
   for (const param::ParameterId id : specs.ids()) {
-    param::exported_view(specs[id], weights.view(id)).copy_(fixture_.weights.at(specs[id].name));
+    param::store_exported(specs[id], fixture_.weights.at(specs[id].name), weights.view(id));
   }
   checkpoint::ArenaSource source(specs, std::move(weights));
   engine_.load_weights(source);

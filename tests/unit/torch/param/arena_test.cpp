@@ -155,6 +155,30 @@ TEST_CASE("Export views neuron-major storage in the reference's shape without a 
   CHECK_THROWS_AS(exported_view(encoder, storage.view({4, 6})), base::Error);
 }
 
+TEST_CASE("Joined dims are one dim of the exported shape, and are split again when stored") {
+  // Two heads of three maps with two rows each, exported with the maps side by side.
+  const ParameterSpec packed{.name = "c_attn",
+                             .shape = {12, 5},
+                             .export_view = {2, 3, 2, 5},
+                             .export_order = {3, 1, 0, 2},
+                             .joined_dims = 3};
+  CHECK(packed.export_shape() == std::vector<std::int64_t>{5, 12});
+  const at::Tensor storage = at::arange(60, at::TensorOptions().dtype(at::kFloat)).view({12, 5});
+  const at::Tensor exported = exported_view(packed, storage);
+  for (std::int64_t map = 0; map < 3; ++map) {
+    for (std::int64_t head = 0; head < 2; ++head) {
+      for (std::int64_t row = 0; row < 2; ++row) {
+        CHECK(at::equal(exported.select(1, map * 4 + head * 2 + row),
+                        storage[head * 6 + map * 2 + row]));
+      }
+    }
+  }
+  const at::Tensor again = at::zeros_like(storage);
+  store_exported(packed, exported, again);
+  CHECK(at::equal(again, storage));
+  CHECK_THROWS_AS(store_exported(packed, exported.t(), again), base::Error);
+}
+
 TEST_CASE("Disk memory stays mapped while a tensor uses it") {
   const testing::TempFolder folder;
   auto disk = std::make_unique<DiskMemory>(folder.path(""));

@@ -96,6 +96,18 @@ TEST_CASE("Slices have the values of the whole: inside heads, across heads, alon
   CHECK(at::equal(at::cat(slices_of(head, 1, {6, 7, 5}), 1), initialised(head, 4)));
 }
 
+TEST_CASE("Initial values of joined dims are those of the exported matrix, whole or by heads") {
+  const ParameterSpec exported = matrix("c_attn", 5, 24);
+  const ParameterSpec by_heads{.name = "c_attn",
+                               .shape = {24, 5},
+                               .export_view = {4, 3, 2, 5},
+                               .export_order = {3, 1, 0, 2},
+                               .joined_dims = 3};
+  const at::Tensor whole = initialised(by_heads, 4);
+  CHECK(at::equal(exported_view(by_heads, whole), initialised(exported, 4)));
+  CHECK(at::equal(at::cat(slices_of(by_heads, 0, {6, 12, 6}), 0), whole));
+}
+
 TEST_CASE("A slice of a parameter larger than memory can be initialized") {
   // A terabyte in float32, of which this rank holds one row.
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
