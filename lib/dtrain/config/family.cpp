@@ -25,6 +25,15 @@ std::span<const Choice> family_names() noexcept {
   return names;
 }
 
+bool HuggingFaceModule::lacks_prefix(std::string_view name) const noexcept {
+  return std::ranges::any_of(children,
+                             [&](std::string_view child) { return name.starts_with(child); });
+}
+
+bool HuggingFaceModule::holds(std::string_view name) const noexcept {
+  return name.starts_with(prefix) && lacks_prefix(name.substr(prefix.size()));
+}
+
 const Family& family_of(const ModelConfig& model) {
   const auto found = std::ranges::find(families(), model.name, &Family::name);
   DTRAIN_CHECK(found != families().end(), "{}", model.name);

@@ -46,6 +46,19 @@ struct HuggingFaceFile {
   std::string_view content;
 };
 
+/// The module of transformers that holds all tensors except the output layer's.
+struct HuggingFaceModule {
+  /// Prefix of the tensor names: "model."; empty if the family has no such module.
+  std::string_view prefix = {};
+  /// What follows it in these names, first that of the embedding: "embed_tokens.", "layers.", ...
+  std::span<const std::string_view> children = {};
+
+  /// True if a tensor of this name belongs to the module.
+  [[nodiscard]] bool holds(std::string_view name) const noexcept;
+  /// True if a tensor of this name does, once the prefix is added.
+  [[nodiscard]] bool lacks_prefix(std::string_view name) const noexcept;
+};
+
 /// A family's models in Hugging Face's format.
 struct HuggingFaceFormat {
   /// The values of model_type that model_of understands.
@@ -65,6 +78,8 @@ struct HuggingFaceFormat {
   std::span<const HuggingFaceFile> files = {};
   /// True if tensors alone do not determine a model: weights need a config.json beside them.
   bool needs_config = true;
+  /// A file may lack its prefix; other common prefixes of a file are those of wrappers.
+  HuggingFaceModule module = {};
 };
 
 /// How --match counts a family's models and chooses their sizes (match.h).

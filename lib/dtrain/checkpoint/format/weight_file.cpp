@@ -16,6 +16,7 @@
 #include "dtrain/base/text/text.h"
 #include "dtrain/checkpoint/format/internal/strict_json.h"
 #include "dtrain/checkpoint/format/internal/torch_file.h"
+#include "dtrain/config/family.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
@@ -34,20 +35,21 @@ constexpr int kIndexDepth = 3;  // file, weight_map, shard
 constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsdp_wrapped_module",
                                                     "_checkpoint_wrapped_module"};
 
-// The module of Hugging Face's Llama, Mistral and Qwen models that holds all but the head, and what
-// its names begin with. In checkpoints "model." is kWeightPrefix, before names that have none of
-// these.
-constexpr std::string_view kModelModule = "model.";
-constexpr std::array<std::string_view, 4> kModulesOfModel{"embed_tokens.", "layers.", "norm.",
-                                                          "rotary_emb."};
-
-bool is_module_of_model(std::string_view name) {
-  return std::ranges::any_of(kModulesOfModel,
-                             [&](std::string_view module) { return name.starts_with(module); });
+std::vector<config::HuggingFaceModule> hugging_face_modules() {
+  std::vector<config::HuggingFaceModule> modules;
+  for (const config::Family* family : config::families()) {
+    if (family->hugging_face == nullptr || family->hugging_face->module.prefix.empty()) continue;
+    modules.push_back(family->hugging_face->module);
+  }
+  return modules;
 }
 
-bool is_in_model_module(std::string_view name) {
-  return name.starts_with(kModelModule) && is_module_of_model(name.substr(kModelModule.size()));
+// True if the name's prefix is that of a module. In checkpoints "model." is kWeightPrefix, before
+// names that no module named so has.
+bool is_in_module(std::string_view name) {
+  return std::ranges::any_of(hugging_face_modules(), [&](const config::HuggingFaceModule& module) {
+    return module.holds(name);
+  });
 }
 
 std::string_view text_of(const base::MappedFile& file) {
@@ -145,7 +147,7 @@ WeightFile WeightFile::open(const std::string& path) {
   for (const TensorView& tensor : result.tensors_) original.push_back(tensor.name);
   result.leave_out_wrappers();
   result.leave_out_common_prefix();
-  result.add_model_module();
+  result.add_module_prefix();
   result.refuse_equal_names(original);
   return result;
 }
@@ -233,7 +235,7 @@ void WeightFile::leave_out_common_prefix() {
     const std::string_view prefix = std::string_view(first).substr(0, dot + 1);
     const bool is_common = std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
       return tensor.name.starts_with(prefix) &&
-             !is_in_model_module(std::string_view(tensor.name).substr(length));
+             !is_in_module(std::string_view(tensor.name).substr(length));
     });
     if (!is_common) break;
     length = prefix.size();
@@ -244,13 +246,18 @@ void WeightFile::leave_out_common_prefix() {
   for (TensorView& tensor : tensors_) tensor.name.erase(0, length);
 }
 
-// A base model (LlamaModel, Qwen2Model, ...) is that module alone.
-void WeightFile::add_model_module() {
-  const bool is_base_model = std::ranges::all_of(
-      tensors_, [](const TensorView& tensor) { return is_module_of_model(tensor.name); });
-  if (!is_base_model || find("embed_tokens.weight") == nullptr) return;
-  notes_.push_back(fmt::format("added the prefix '{}' to tensor names", kModelModule));
-  for (TensorView& tensor : tensors_) tensor.name.insert(0, kModelModule);
+// A base model (LlamaModel, GPT2Model, ...) is that module alone.
+void WeightFile::add_module_prefix() {
+  for (const config::HuggingFaceModule& module : hugging_face_modules()) {
+    const bool is_base_model = std::ranges::all_of(
+        tensors_, [&](const TensorView& tensor) { return module.lacks_prefix(tensor.name); });
+    if (!is_base_model || find(fmt::format("{}weight", module.children.front())) == nullptr) {
+      continue;
+    }
+    notes_.push_back(fmt::format("added the prefix '{}' to tensor names", module.prefix));
+    for (TensorView& tensor : tensors_) tensor.name.insert(0, module.prefix);
+    return;
+  }
 }
 
 void WeightFile::refuse_equal_names(std::span<const std::string> original) const {
@@ -274,7 +281,7 @@ bool WeightFile::has_storage_shapes() const noexcept {
     return tensor.name.starts_with(kWeightPrefix);
   };
   const auto is_of_hugging_face = [](const TensorView& tensor) {
-    return is_in_model_module(tensor.name);
+    return is_in_module(tensor.name);
   };
   // Modules that hold the model as `model` have such names too, but also 3-dim tensors.
   return std::ranges::any_of(tensors_, is_of_checkpoint) &&

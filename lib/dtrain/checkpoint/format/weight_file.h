@@ -18,8 +18,8 @@ inline constexpr const char* kWeightPrefix = "model.";
 
 /// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Name
 /// prefixes of wrappers such as torch.compile and DataParallel are dropped, and so is a prefix
-/// common to all tensor names, except the module `model` of Hugging Face's files. That module is
-/// added to the names of a file that holds it alone.
+/// common to all tensor names, except a module of Hugging Face's files (config::HuggingFaceModule),
+/// which is added to the names of a file that holds it alone.
 ///
 /// Throws:  open(): Error{checkpoint} naming the file, its content and what to give or save
 ///          instead: as SafetensorsFile and read_torch_file; also for a missing shard or a
@@ -62,7 +62,7 @@ class WeightFile {
   void leave_out_average_count();
   void leave_out_wrappers();
   void leave_out_common_prefix();
-  void add_model_module();
+  void add_module_prefix();
   void refuse_equal_names(std::span<const std::string> original) const;
 
   std::string path_;

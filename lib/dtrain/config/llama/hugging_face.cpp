@@ -320,8 +320,13 @@ const HuggingFaceFormat& hugging_face() {
     std::ranges::transform(kTypes, names.begin(), &ModelType::name);
     return names;
   }();
+  static constexpr std::string_view kChildren[] = {"embed_tokens.", "layers.", "norm.",
+                                                   "rotary_emb."};
   static constexpr HuggingFaceFormat kFormat{
-      .model_types = kNames, .model_of = model_of, .config_of = config_of};
+      .model_types = kNames,
+      .model_of = model_of,
+      .config_of = config_of,
+      .module = {.prefix = "model.", .children = kChildren}};
   return kFormat;
 }
 

@@ -70,6 +70,21 @@ TEST_CASE("The module 'model' is not added to names of other models") {
   }
 }
 
+TEST_CASE("The module 'transformer' of GPT-2's files stays in the names, or is added") {
+  const Names inner{"wte.weight", "wpe.weight", "h.0.ln_1.bias", "h.0.attn.bias", "ln_f.weight"};
+  const Names names = with_prefix("transformer.", inner);
+  const std::string wrapper = GENERATE("", "module.", "net._orig_mod.");
+  CHECK(read(with_prefix(wrapper, names)).names == names);
+  CHECK(read(with_prefix(wrapper, inner)).names == names);
+  CHECK_FALSE(read(with_prefix(wrapper, names)).has_storage_shapes);
+  Names untied = names;
+  untied.insert("lm_head.weight");
+  CHECK(read(with_prefix(wrapper, untied)).names == untied);
+  const Read saved = read(with_prefix("model.", names));
+  CHECK(saved.names == with_prefix("model.", names));
+  CHECK(saved.has_storage_shapes);
+}
+
 TEST_CASE("Names of a Llama's checkpoint have storage shapes") {
   const Names names = with_prefix("model.", kTied);
   const Read found = read(names);
