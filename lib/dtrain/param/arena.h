@@ -172,6 +172,8 @@ class Arena {
   /// A contiguous view in the parameter's storage shape; undefined if the parameter is frozen and
   /// this arena holds trained ones only. Not for arenas that hold one of several shards.
   [[nodiscard]] const at::Tensor& view(ParameterId id) const { return views_[id]; }
+  /// The views of all parameters, as view().
+  [[nodiscard]] const ParameterViews& views() const { return views_; }
   /// True if the arena holds these elements of the layout contiguously.
   [[nodiscard]] bool holds(ElementRange range) const { return find(range).has_value(); }
   /// Returns a view (range.size()) of layout elements; REQUIRES: holds(range).

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "dtrain/base/error.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/llama/internal/llama_blocks.h"
 #include "dtrain/model/llama/internal/llama_generator.h"
+#include "dtrain/model/transformer/operations.h"
 
 namespace dtrain::model::llama {
 namespace {
@@ -15,90 +14,33 @@ namespace {
 using config::ModelConfig;
 using param::ParameterId;
 using param::ParameterKind;
-using param::ParameterSpec;
 
-// Throws Error{usage} unless tp divides `size`.
-void check_divides(std::int64_t tp, std::string_view flag, std::int64_t size) {
-  if (size % tp == 0) return;
-  base::fail(base::ErrorKind::usage, "--tp {} does not divide {} {}: use a --tp that does", tp,
-             flag, size);
-}
-
-// Returns a rank's part of `size` entries, which may be any number from one per rank on.
-//
-// Throws: Error{usage} if there are fewer entries than ranks.
-TensorPart part_of(const TensorCoordinate& place, std::string_view flag, std::int64_t size) {
-  if (size >= place.size) return place.part_of(size);
-  base::fail(base::ErrorKind::usage, "--tp {} is above {} {}: use at most {} ranks", place.size,
-             flag, size, size);
-}
-
-// Collects the parameters of a rank's slice.
-class SpecList {
- public:
-  explicit SpecList(const LlamaSizes& sizes) : stddev_(sizes.init_stddev) {}
-
-  ParameterId add(std::string name, ParameterKind kind, std::vector<std::int64_t> shape) {
-    std::vector<std::int64_t> order(shape.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-    const bool is_constant = kind == ParameterKind::norm || kind == ParameterKind::bias;
-    specs_.push_back({.name = std::move(name),
-                      .shape = shape,
-                      .export_view = std::move(shape),
-                      .export_order = std::move(order),
-                      .init_stddev = is_constant ? 0 : stddev_,
-                      .init_mean = kind == ParameterKind::norm ? 1.0 : 0.0,
-                      .kind = kind});
-    return specs_.end_id() - 1;
-  }
-
-  // The same, of which the rank holds `count` entries of `dim` from `begin` on.
-  ParameterId add(std::string name, ParameterKind kind, std::vector<std::int64_t> shape,
-                  std::int64_t dim, std::int64_t begin, std::int64_t count) {
-    const ParameterId id = add(std::move(name), kind, std::move(shape));
-    ParameterSpec& spec = specs_[id];
-    std::int64_t& held = spec.shape[static_cast<std::size_t>(dim)];
-    if (held == count) return id;
-    spec.cut = param::TensorCut{.dim = dim, .begin = begin, .whole = held};
-    held = count;
-    return id;
-  }
-
-  param::ParameterSpecs take() { return std::move(specs_); }
-
- private:
-  double stddev_;
-  param::ParameterSpecs specs_;
-};
-
-LayerParameters add_layer(SpecList& list, const LlamaSlice& slice, std::int64_t layer) {
+LayerParameters add_layer(ParameterList& list, const LlamaSlice& slice, std::int64_t layer) {
   using enum ParameterKind;
   const LlamaSizes& sizes = slice.whole;
   const std::int64_t d = sizes.head_dim;
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const std::string attention = prefix + "self_attn.";
   const std::int64_t queries = sizes.heads * d;
-  const std::int64_t first_query = slice.first_head * d;
-  const std::int64_t held_queries = slice.heads * d;
   const std::int64_t keys = sizes.kv_heads * d;
-  const std::int64_t first_key = slice.splits_kv ? slice.first_kv_head * d : 0;
-  const std::int64_t held_keys = slice.splits_kv ? slice.kv_heads * d : keys;
+  const HeldRange query_rows{0, slice.first_head * d, slice.heads * d};
+  const HeldRange query_columns{1, query_rows.begin, query_rows.count};
+  const HeldRange key_rows = slice.splits_kv
+                                 ? HeldRange{0, slice.first_kv_head * d, slice.kv_heads * d}
+                                 : HeldRange{0, 0, keys};
+  const HeldRange hidden_rows{0, slice.first_hidden, slice.intermediate};
+  const HeldRange hidden_columns{1, hidden_rows.begin, hidden_rows.count};
 
   LayerParameters ids{};
   ids.input_norm = list.add(prefix + "input_layernorm.weight", norm, {sizes.width});
-  ids.query = list.add(attention + "q_proj.weight", matrix, {queries, sizes.width}, 0, first_query,
-                       held_queries);
-  ids.key =
-      list.add(attention + "k_proj.weight", matrix, {keys, sizes.width}, 0, first_key, held_keys);
-  ids.value =
-      list.add(attention + "v_proj.weight", matrix, {keys, sizes.width}, 0, first_key, held_keys);
-  ids.output = list.add(attention + "o_proj.weight", matrix, {sizes.width, queries}, 1, first_query,
-                        held_queries);
+  ids.query = list.add(attention + "q_proj.weight", matrix, {queries, sizes.width}, query_rows);
+  ids.key = list.add(attention + "k_proj.weight", matrix, {keys, sizes.width}, key_rows);
+  ids.value = list.add(attention + "v_proj.weight", matrix, {keys, sizes.width}, key_rows);
+  ids.output = list.add(attention + "o_proj.weight", matrix, {sizes.width, queries}, query_columns);
   if (sizes.biases_qkv) {
-    ids.query_bias =
-        list.add(attention + "q_proj.bias", bias, {queries}, 0, first_query, held_queries);
-    ids.key_bias = list.add(attention + "k_proj.bias", bias, {keys}, 0, first_key, held_keys);
-    ids.value_bias = list.add(attention + "v_proj.bias", bias, {keys}, 0, first_key, held_keys);
+    ids.query_bias = list.add(attention + "q_proj.bias", bias, {queries}, query_rows);
+    ids.key_bias = list.add(attention + "k_proj.bias", bias, {keys}, key_rows);
+    ids.value_bias = list.add(attention + "v_proj.bias", bias, {keys}, key_rows);
   }
   if (sizes.biases_output) {
     ids.output_bias = list.add(attention + "o_proj.bias", bias, {sizes.width});
@@ -108,12 +50,12 @@ LayerParameters add_layer(SpecList& list, const LlamaSlice& slice, std::int64_t 
     ids.key_norm = list.add(attention + "k_norm.weight", norm, {d});
   }
   ids.attended_norm = list.add(prefix + "post_attention_layernorm.weight", norm, {sizes.width});
-  ids.gate = list.add(prefix + "mlp.gate_proj.weight", matrix, {sizes.intermediate, sizes.width}, 0,
-                      slice.first_hidden, slice.intermediate);
-  ids.up = list.add(prefix + "mlp.up_proj.weight", matrix, {sizes.intermediate, sizes.width}, 0,
-                    slice.first_hidden, slice.intermediate);
-  ids.down = list.add(prefix + "mlp.down_proj.weight", matrix, {sizes.width, sizes.intermediate}, 1,
-                      slice.first_hidden, slice.intermediate);
+  ids.gate = list.add(prefix + "mlp.gate_proj.weight", matrix, {sizes.intermediate, sizes.width},
+                      hidden_rows);
+  ids.up = list.add(prefix + "mlp.up_proj.weight", matrix, {sizes.intermediate, sizes.width},
+                    hidden_rows);
+  ids.down = list.add(prefix + "mlp.down_proj.weight", matrix, {sizes.width, sizes.intermediate},
+                      hidden_columns);
   return ids;
 }
 
@@ -187,9 +129,8 @@ class LlamaFamily final : public Family {
   // The cache.
   std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype,
                                std::int64_t positions) const override {
-    const LlamaSizes sizes = sizes_of(config);
-    const std::int64_t capacity = cache_capacity(positions, max_positions(config));
-    return param::bytes_of(2 * sizes.layers * sizes.kv_heads * sizes.head_dim * capacity, dtype);
+    return KeyValueCache::bytes(cache_sizes_of(sizes_of(config), max_positions(config)), positions,
+                                dtype);
   }
 
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
@@ -233,28 +174,23 @@ LlamaSlice slice_of(const LlamaSizes& sizes, const TensorCoordinate& place) {
   const TensorPart hidden = part_of(place, "--intermediate-size", sizes.intermediate);
   slice.intermediate = hidden.count;
   slice.first_hidden = hidden.begin;
-  slice.vocab = sizes.vocab;
-  if (!place.splits_vocab) return slice;
-  const TensorPart tokens = part_of(place, "--vocab", sizes.vocab);
-  slice.vocab = tokens.count;
-  slice.first_token = tokens.begin;
+  slice.vocab = vocabulary_of(sizes.vocab, place);
   return slice;
 }
 
 LlamaParameters parameters_of(const LlamaSlice& slice) {
   const LlamaSizes& sizes = slice.whole;
-  SpecList list(sizes);
+  ParameterList list(sizes.init_stddev);
   LlamaParameters all;
   all.embed = list.add("model.embed_tokens.weight", ParameterKind::embedding,
-                       {sizes.vocab, sizes.width}, 0, slice.first_token, slice.vocab);
+                       {sizes.vocab, sizes.width}, slice.vocab.rows());
   for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
     all.layers.push_back(add_layer(list, slice, layer));
   }
   all.norm = list.add("model.norm.weight", ParameterKind::norm, {sizes.width});
-  all.head = sizes.ties_embeddings
-                 ? all.embed
-                 : list.add("lm_head.weight", ParameterKind::matrix, {sizes.vocab, sizes.width}, 0,
-                            slice.first_token, slice.vocab);
+  all.head = sizes.ties_embeddings ? all.embed
+                                   : list.add("lm_head.weight", ParameterKind::matrix,
+                                              {sizes.vocab, sizes.width}, slice.vocab.rows());
   all.specs = list.take();
   return all;
 }
@@ -266,7 +202,7 @@ std::unique_ptr<Model> make_llama(const LlamaSizes& sizes, std::int64_t seq_len,
   auto model = std::make_unique<Model>();
   model->width = sizes.width;
   model->table_values = seq_len * sizes.head_dim;  // cosines and sines
-  model->kernels = "fused attention of LibTorch";
+  model->kernels = kFusedAttention;
   const auto rotary = std::make_shared<RotaryTables>(sizes.rope, sizes.head_dim);
   model->blocks.push_back(std::make_unique<LlamaEmbedding>(slice, parameters.embed));
   model->costs.push_back({});

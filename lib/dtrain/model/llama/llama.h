@@ -10,6 +10,7 @@
 #include "dtrain/config/config.h"
 #include "dtrain/config/llama/settings.h"
 #include "dtrain/model/model.h"
+#include "dtrain/model/transformer/parameter_list.h"
 
 namespace dtrain::model::llama {
 
@@ -48,10 +49,7 @@ struct LlamaSlice {
   std::int64_t first_kv_head = 0;  ///< the first of them
   std::int64_t intermediate = 0;   ///< columns of the MLP, held here
   std::int64_t first_hidden = 0;   ///< the first of them
-  std::int64_t vocab = 0;          ///< rows of embedding and head held here
-  std::int64_t first_token = 0;    ///< the first of these rows
-
-  [[nodiscard]] bool splits_vocab() const { return vocab != whole.vocab; }
+  VocabularySlice vocab = {};
 };
 
 /// Returns the slice of the rank at `place`.

@@ -239,11 +239,11 @@ TEST_CASE("A prompt in one pass gives the logits of the blocks and fills the cac
 }
 
 TEST_CASE("The predicted memory of the cache is that of the room it makes") {
-  CHECK(cache_capacity(1, 4096) == 64);
-  CHECK(cache_capacity(64, 4096) == 64);
-  CHECK(cache_capacity(65, 4096) == 128);
-  CHECK(cache_capacity(4000, 4096) == 4096);
-  CHECK(cache_capacity(90, 100) == 100);
+  CHECK(KeyValueCache::capacity_for(1, 4096) == 64);
+  CHECK(KeyValueCache::capacity_for(64, 4096) == 64);
+  CHECK(KeyValueCache::capacity_for(65, 4096) == 128);
+  CHECK(KeyValueCache::capacity_for(4000, 4096) == 4096);
+  CHECK(KeyValueCache::capacity_for(90, 100) == 100);
 }
 
 }  // namespace

@@ -1,34 +1,18 @@
 #include "dtrain/model/llama/internal/llama_blocks.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "dtrain/base/error.h"
-#include "dtrain/model/dropout.h"
 #include "dtrain/model/split_linear.h"
+#include "dtrain/model/transformer/operations.h"
 
 // Each block's memory() adds up the tensors that its forward and backward save and create.
 
 namespace dtrain::model::llama {
 namespace {
-
-// The parts of the model with dropout, which numbers its masks by `level`.
-constexpr std::int64_t kDropoutsPerLayer = 2;
-constexpr std::int64_t kAttentionDropout = 0;
-constexpr std::int64_t kMlpDropout = 1;
-
-// Applies dropout to x (B, T, D), which is equal on all ranks of the tensor axis.
-at::Tensor dropout_of(const at::Tensor& x, double probability, std::int64_t level,
-                      const BlockContext& context) {
-  if (!context.training || probability == 0) return x;
-  const DropoutOffsets place{
-      .seed = context.seed, .level = level, .first_sample = context.first_sample};
-  return dropout(x.contiguous().unsqueeze(0), probability, place).squeeze(0);
-}
 
 // Returns the head of keys or values for each query of the slice: heads (B, K, T, d), each for H/K
 // consecutive queries of the whole model, -> (B, H, T, d).
@@ -45,33 +29,15 @@ at::Tensor for_queries(const at::Tensor& heads, const LlamaSlice& slice) {
 }  // namespace
 
 at::Tensor LlamaEmbedding::forward(const at::Tensor& ids, const BlockContext& context) {
-  const at::Tensor weight = context.use(ids_[0]);  // (V/tp, D)
-  TensorAxis whole;
-  TensorAxis& axis = slice_.splits_vocab() ? context.tensor_axis : whole;
-  const at::Tensor rows = axis.embedding(weight, ids, slice_.first_token);  // (B, T, D)
-  const std::int64_t level = kDropoutsPerLayer * slice_.whole.layers;
+  const at::Tensor rows = embedded(context.use(ids_[0]), ids, slice_.vocab, context);  // (B, T, D)
   const at::Tensor x =
-      dropout_of(rows.to(weight.scalar_type()), slice_.whole.dropout, level, context);
+      dropped(rows, slice_.whole.dropout, embedding_dropout_level(slice_.whole.layers), context);
   context.report("act.embed", x);
   return x;
 }
 
 BlockMemory LlamaEmbedding::memory(const BatchShape& shape) const {
-  const std::int64_t low = size_of(shape.dtype);
-  const std::int64_t wide = wide_size(shape.dtype);
-  const std::int64_t row = shape.rows() * slice_.whole.width;
-  const std::int64_t weight = slice_.vocab * slice_.whole.width * wide;
-  const std::int64_t widened_weight = low == wide ? 0 : weight;
-  const std::int64_t dropped = shape.training && slice_.whole.dropout > 0 ? row * low : 0;
-  const std::int64_t looked_up = slice_.splits_vocab() ? row * wide : 0;
-  BlockMemory memory{.output = row * low};
-  memory.forward = std::max(widened_weight + row * wide, row * (wide + low) + dropped) + looked_up;
-  if (low == wide) memory.forward = row * low + looked_up + dropped;
-  memory.forward_without_graph = memory.forward;
-  // The gradient of the looked-up rows, or at the end the weight's rounded one.
-  const std::int64_t gradient = low == wide ? std::max(dropped, looked_up) : row * wide;
-  memory.backward = weight + std::max(gradient, widened_weight / 2);
-  return memory;
+  return embedding_memory(shape, slice_.whole.width, slice_.vocab, slice_.whole.dropout > 0);
 }
 
 LlamaLayer::LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerParameters& ids,
@@ -135,10 +101,8 @@ at::Tensor LlamaLayer::attend(const at::Tensor& x, const BlockContext& context) 
   const at::Tensor key =
       positioned(keys_or_values(input, ids_.key, ids_.key_bias, context), ids_.key_norm, context);
   const at::Tensor value = keys_or_values(input, ids_.value, ids_.value_bias, context);
-  const at::Tensor attended = at::scaled_dot_product_attention(
-      query, for_queries(key, slice_), for_queries(value, slice_), {}, 0.0, /*is_causal=*/true);
-  const at::Tensor joined = attended.transpose(1, 2).reshape(
-      {x.size(0), x.size(1), slice_.heads * slice_.whole.head_dim});
+  const at::Tensor joined =
+      causal_attention(query, for_queries(key, slice_), for_queries(value, slice_));
   const at::Tensor sum = row_linear(context.tensor_axis, joined, context.use(ids_.output));
   return ids_.output_bias ? sum + context.use(*ids_.output_bias) : sum;
 }
@@ -150,15 +114,13 @@ at::Tensor LlamaLayer::transform(const at::Tensor& x, const BlockContext& contex
   return row_linear(context.tensor_axis, swiglu(gate, up), context.use(ids_.down));
 }
 
-at::Tensor LlamaLayer::dropped(const at::Tensor& x, std::int64_t part,
-                               const BlockContext& context) const {
-  return dropout_of(x, slice_.whole.dropout, kDropoutsPerLayer * layer_ + part, context);
-}
-
 at::Tensor LlamaLayer::forward(const at::Tensor& x, const BlockContext& context) {
   DTRAIN_CHECK(context.tensor_axis.size() == slice_.place.size);
-  const at::Tensor h = x + dropped(attend(x, context), kAttentionDropout, context);
-  const at::Tensor out = h + dropped(transform(h, context), kMlpDropout, context);
+  const double probability = slice_.whole.dropout;
+  const at::Tensor h = x + dropped(attend(x, context), probability,
+                                   dropout_level(layer_, DropoutPlace::attention), context);
+  const at::Tensor out = h + dropped(transform(h, context), probability,
+                                     dropout_level(layer_, DropoutPlace::mlp), context);
   context.report(fmt::format("act.layer{}.out", layer_), out);
   return out;
 }
@@ -229,39 +191,12 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
 }
 
 at::Tensor LlamaHead::forward(const at::Tensor& x, const BlockContext& context) {
-  TensorAxis whole;
-  TensorAxis& axis = slice_.splits_vocab() ? context.tensor_axis : whole;
-  const at::Tensor normed =
-      axis.replicated(rms_norm(x, context.use(ids_[0]), slice_.whole.norm_epsilon));
-  const at::Tensor logits = widened(column_linear(normed.reshape({-1, slice_.whole.width}),
-                                                  context.use(ids_[1]), {}, x.scalar_type()));
-  context.report("logits", logits.view({x.size(0), x.size(1), slice_.vocab}));
-  return axis.cross_entropy(logits, context.targets.reshape(-1), slice_.first_token)
-      .view({x.size(0), x.size(1)});
+  const at::Tensor normed = rms_norm(x, context.use(ids_[0]), slice_.whole.norm_epsilon);
+  return token_losses(normed, context.use(ids_[1]), slice_.vocab, context);
 }
 
 BlockMemory LlamaHead::memory(const BatchShape& shape) const {
-  const std::int64_t low = size_of(shape.dtype);
-  const std::int64_t wide = wide_size(shape.dtype);
-  const std::int64_t row = shape.rows() * slice_.whole.width * low;
-  const std::int64_t logits = shape.rows() * slice_.vocab * wide;
-  const std::int64_t rounded = low == wide ? 0 : shape.rows() * slice_.vocab * low;
-  const std::int64_t weight = slice_.vocab * slice_.whole.width * low;
-  const std::int64_t statistics = shape.rows() * wide;
-  BlockMemory memory{.output = shape.rows() * wide, .saved = logits + row + statistics};
-  memory.forward = 2 * logits + row + statistics + memory.output;
-  memory.forward_without_graph = memory.forward;
-  const std::int64_t at_softmax = slice_.splits_vocab() ? logits : 2 * logits;
-  std::int64_t at_product = (rounded == 0 ? logits : rounded) + row + weight;
-  if (slice_.splits_vocab() && shape.dtype == at::kHalf) {  // column_linear: all in float32
-    const std::int64_t wide_row = row / low * wide;
-    memory.saved += wide_row - row;
-    memory.forward += wide_row;
-    memory.forward_without_graph = memory.forward;
-    at_product = rounded + logits + wide_row + weight / low * wide;
-  }
-  memory.backward = memory.saved + std::max(at_softmax, at_product);
-  return memory;
+  return losses_memory(shape, slice_.whole.width, slice_.vocab);
 }
 
 }  // namespace dtrain::model::llama

@@ -55,8 +55,6 @@ class LlamaLayer final : public Block {
   [[nodiscard]] at::Tensor attend(const at::Tensor& x, const BlockContext& context) const;
   [[nodiscard]] at::Tensor transform(const at::Tensor& x, const BlockContext& context) const;
   [[nodiscard]] BlockMemory widening(const BatchShape& shape) const;
-  [[nodiscard]] at::Tensor dropped(const at::Tensor& x, std::int64_t part,
-                                   const BlockContext& context) const;
 
   LlamaSlice slice_;
   std::int64_t layer_;

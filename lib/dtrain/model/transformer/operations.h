@@ -1,0 +1,58 @@
+// Operations that the blocks of transformer families share, and their memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "dtrain/model/model.h"
+#include "dtrain/model/transformer/parameter_list.h"
+
+namespace dtrain::model {
+
+/// Describes causal_attention, for the start table.
+inline constexpr const char* kFusedAttention = "fused attention of LibTorch";
+
+/// The places of dropout in a transformer, which numbers its masks by `level` (dropout.h).
+enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
+[[nodiscard]] std::int64_t dropout_level(std::int64_t layer, DropoutPlace place);
+/// The level of the embedding's dropout.
+[[nodiscard]] std::int64_t embedding_dropout_level(std::int64_t layers);
+
+/// Applies dropout in training. x is equal on all ranks of the tensor axis.
+///
+/// Shapes: x (B, T, D); returns the same.
+[[nodiscard]] at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t level,
+                                 const BlockContext& context);
+
+/// Looks up the embedding of each token.
+///
+/// Shapes: weight (V/tp, D), ids (B, T) int64; returns (B, T, D) in the weight's dtype.
+/// Collective: if the vocabulary is split, over the tensor axis.
+[[nodiscard]] at::Tensor embedded(const at::Tensor& weight, const at::Tensor& ids,
+                                  const VocabularySlice& vocabulary, const BlockContext& context);
+
+/// Attention to all positions up to one's own, scaled by 1 / sqrt(d).
+///
+/// Shapes: all (B, H, T, d); returns (B, T, H*d).
+[[nodiscard]] at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key,
+                                          const at::Tensor& value);
+
+/// Passes on the input of the output layer, whose gradient is summed over ranks if the vocabulary is
+/// split, and returns each token's loss. Reports logits (B, T, V/tp).
+///
+/// Shapes: normed (B, T, D), weight (V/tp, D); returns (B, T) in nats.
+/// Collective: if the vocabulary is split, over the tensor axis.
+[[nodiscard]] at::Tensor token_losses(const at::Tensor& normed, const at::Tensor& weight,
+                                      const VocabularySlice& vocabulary,
+                                      const BlockContext& context);
+
+/// Memory of `embedded` and the dropout that follows.
+[[nodiscard]] BlockMemory embedding_memory(const BatchShape& shape, std::int64_t width,
+                                           const VocabularySlice& vocabulary, bool has_dropout);
+
+/// Memory of a norm and `token_losses`.
+[[nodiscard]] BlockMemory losses_memory(const BatchShape& shape, std::int64_t width,
+                                        const VocabularySlice& vocabulary);
+
+}  // namespace dtrain::model
