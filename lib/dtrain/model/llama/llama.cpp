@@ -114,12 +114,7 @@ class LlamaFamily final : public Family {
 
   std::vector<ReportedValue> reported_values(const ModelConfig& config, std::int64_t rows,
                                              std::int64_t length) const override {
-    const std::vector<std::int64_t> stream{rows, length, config.width};
-    std::vector<ReportedValue> values{{"act.embed", stream}};
-    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-      values.push_back({fmt::format("act.layer{}.out", layer), stream});
-    }
-    return values;
+    return stream_values(config, rows, length);
   }
 
   std::int64_t max_positions(const ModelConfig& config) const override {

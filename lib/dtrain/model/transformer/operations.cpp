@@ -1,6 +1,7 @@
 #include "dtrain/model/transformer/operations.h"
 
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -13,6 +14,16 @@ namespace {
 constexpr std::int64_t kDropoutsPerLayer = 2;
 
 }  // namespace
+
+std::vector<ReportedValue> stream_values(const config::ModelConfig& config, std::int64_t rows,
+                                         std::int64_t length) {
+  const std::vector<std::int64_t> stream{rows, length, config.width};
+  std::vector<ReportedValue> values{{"act.embed", stream}};
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    values.push_back({fmt::format("act.layer{}.out", layer), stream});
+  }
+  return values;
+}
 
 std::int64_t dropout_level(std::int64_t layer, DropoutPlace place) {
   return kDropoutsPerLayer * layer + static_cast<std::int64_t>(place);

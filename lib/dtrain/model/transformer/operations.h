@@ -4,7 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
+#include "dtrain/config/config.h"
+#include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
 #include "dtrain/model/transformer/parameter_list.h"
 
@@ -12,6 +15,10 @@ namespace dtrain::model {
 
 /// Describes causal_attention, for the start table.
 inline constexpr const char* kFusedAttention = "fused attention of LibTorch";
+
+/// The values that the embedding and the layers report: act.embed and act.layerK.out.
+[[nodiscard]] std::vector<ReportedValue> stream_values(const config::ModelConfig& config,
+                                                       std::int64_t rows, std::int64_t length);
 
 /// The places of dropout in a transformer, which numbers its masks by `level` (dropout.h).
 enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };

@@ -1,0 +1,57 @@
+#include "dtrain/config/gpt2/settings.h"
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/family.h"
+#include "dtrain/config/gpt2/hugging_face.h"
+#include "dtrain/config/schema/rows.h"
+
+namespace dtrain::config::gpt2 {
+namespace {
+
+using namespace rows;
+
+constexpr double kMaxInner = 1 << 20;
+constexpr double kMaxLearnedPositions = 1 << 24;
+
+constexpr Setting kSettings[] = {
+    {"model.inner_size", "--inner-size", "N", "", "size of the MLP; 0: 4 times --width", kTrain,
+     kFamilyField<&Settings::inner>, between(0, kMaxInner), kFixed},
+    {"model.learned_positions", "--learned-positions", "N", "positions",
+     "rows of the embedding of positions: the longest sequence", kTrain,
+     kFamilyField<&Settings::positions>, between(1, kMaxLearnedPositions), kFixed},
+    {"model.layer_norm_eps", "--layer-norm-eps", "X", "", "epsilon of LayerNorm", kTrain,
+     kFamilyField<&Settings::norm_epsilon>, above(0, 1), kFixed},
+    {"model.biases", "--biases", "on|off", "", "biases of linear maps and LayerNorms", kTrain,
+     kFamilyField<&Settings::biases>, kFixed},
+    {"model.tie_head", "--tie-head", "on|off", "",
+     "the output layer uses the matrix of the embedding of tokens", kTrain,
+     kFamilyField<&Settings::tie_head>, kFixed},
+    {"model.weight_std", "--weight-std", "X", "",
+     "standard deviation of the initial embeddings and matrices; 1/sqrt(2 --layers) of it for the "
+     "last matrix of attention and MLP",
+     kTrain, kFamilyField<&Settings::init_stddev>, above(0, 10), kFixed},
+};
+
+void check_heads(const ModelConfig& model) {
+  if (model.width % model.heads == 0) return;
+  base::fail(base::ErrorKind::usage, "--heads {} does not divide --width {}: change one of them",
+             model.heads, model.width);
+}
+
+}  // namespace
+
+std::int64_t inner_size_of(const ModelConfig& model) {
+  const std::int64_t given = settings_of(model).inner;
+  return given > 0 ? given : 4 * model.width;
+}
+
+const Family& family() {
+  static const Family kFamily{.name = "gpt2",
+                              .settings = kSettings,
+                              .defaults = [] { return std::any(Settings()); },
+                              .check = check_heads,
+                              .hugging_face = &hugging_face()};
+  return kFamily;
+}
+
+}  // namespace dtrain::config::gpt2
