@@ -10,7 +10,7 @@ from messages import assert_names
 from safetensors_file import read_model, write_model
 
 FIXTURES = SOURCE / "tests" / "hf"
-NAMES = ("llama", "llama3_tied", "qwen2", "qwen3")
+NAMES = ("llama", "llama3_tied", "qwen2", "qwen3", "gpt2")
 HUGGING_FACE = ("--format", "huggingface")
 BDH = ("--layers", 2, "--width", 12, "--heads", 2, "--neurons", 10)
 BDH_FILES = ("configuration_bdh.py", "modeling_bdh.py")
@@ -110,6 +110,7 @@ class InAndOut(HuggingFace):
                 ours, theirs = (json.loads((each / "config.json").read_text()) for each in (folder, FIXTURES / name))
                 for key in ("transformers_version", "layer_types", "max_window_layers", "pad_token_id"):
                     theirs.pop(key, None)
+                theirs = {key: value for key, value in theirs.items() if not key.startswith("summary_")}
                 self.assertEqual({key: ours[key] for key in theirs}, theirs)
                 self.assertEqual(read_model(folder / "model.safetensors")[1]["format"], "pt")
 
@@ -196,6 +197,30 @@ class Tensors(HuggingFace):
         older = tensors | {"model.layers.1.self_attn.rotary_emb.inv_freq": frequencies, "model.rotary_emb.inv_freq": frequencies}
         self.assertEqual(tensors_in(self.exported(self.imported(self.fixture("llama", older)))), tensors)
 
+    def test_older_files_of_gpt2_lack_a_prefix_and_hold_masks(self):
+        tensors = tensors_in(FIXTURES / "gpt2")
+        older = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+        older |= {"h.1.attn.bias": ("U8", [1, 1, 4, 4], bytes(16)), "h.1.attn.masked_bias": ("F32", [1], struct.pack("<f", -1e4))}
+        keys = {"n_ctx": 128, "n_positions": 128, "torch_dtype": "float32"}
+        self.assertEqual(tensors_in(self.exported(self.imported(self.fixture("gpt2", older, **keys)))), tensors)
+
+    def test_an_untied_gpt2_has_its_own_head(self):
+        tensors = tensors_in(FIXTURES / "gpt2")
+        dtype, shape, data = tensors["transformer.wte.weight"]
+        untied = tensors | {"lm_head.weight": (dtype, shape, data[:-4] + struct.pack("<f", 7))}
+        folder = self.exported(self.imported(self.fixture("gpt2", untied, tie_word_embeddings=False)))
+        self.assertEqual(tensors_in(folder), untied)
+        self.assertFalse(json.loads((folder / "config.json").read_text())["tie_word_embeddings"])
+
+    def test_a_gpt2_without_biases_is_written_as_a_model_file_alone(self):
+        self.train("run", "--model", "gpt2", "--layers", 1, "--width", 12, "--heads", 2, "--learned-positions", 16, "--biases", "off")
+        self.refused(("checkpoint", "export", self.folder / "run", self.folder / "out", *HUGGING_FACE), "--biases off")
+        self.tool("export", self.folder / "run", self.folder / "model.safetensors")
+        tensors = read_model(self.folder / "model.safetensors")[0]
+        self.assertEqual(tensors, read_model(final_model(self.folder / "run"))[0])
+        self.assertEqual(tensors["transformer.h.0.attn.c_attn.weight"][1], [12, 36])
+        self.assertFalse([name for name in tensors if name.endswith("bias")])
+
     def test_tensors_that_are_missing_unknown_or_misshapen_are_refused_by_name(self):
         tensors = tensors_in(FIXTURES / "llama")
         missing = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
@@ -208,7 +233,7 @@ class Tensors(HuggingFace):
 
 class Training(HuggingFace):
     def test_the_architecture_comes_from_the_folder(self):
-        for name in ("llama", "llama3_tied", "qwen2", "qwen3"):
+        for name in NAMES:
             with self.subTest(name):
                 self.train(f"direct-{name}", "--init-from", FIXTURES / name)
                 self.train(f"imported-run-{name}", "--init-from", self.imported(FIXTURES / name))
@@ -216,11 +241,14 @@ class Training(HuggingFace):
                 self.assertEqual(len(self.losses(f"direct-{name}")), 2)
 
     def test_ranks_read_their_parts(self):
-        self.train("one", "--init-from", FIXTURES / "qwen3")
-        for strategy in ("fsdp", "tp"):
-            self.train(strategy, "--init-from", FIXTURES / "qwen3", "--strategy", strategy, ranks=2)
-            for ours, theirs in zip(self.losses(strategy), self.losses("one")):
-                self.assertAlmostEqual(ours, theirs, delta=1e-4)
+        for name in ("qwen3", "gpt2"):
+            self.train(f"one-{name}", "--init-from", FIXTURES / name)
+            for strategy in ("fsdp", "tp"):
+                run_name = f"{strategy}-{name}"
+                self.train(run_name, "--init-from", FIXTURES / name, "--strategy", strategy, ranks=2)
+                self.assertEqual(len(self.losses(run_name)), 2)
+                for ours, theirs in zip(self.losses(run_name), self.losses(f"one-{name}")):
+                    self.assertAlmostEqual(ours, theirs, delta=1e-4)
 
     def test_ranks_with_parts_of_other_sizes_export_what_they_trained(self):
         # Three ranks divide neither the MLP of 112 columns nor the vocabulary of 256.

@@ -1,10 +1,11 @@
-// Promise 1 for Llama models: equal bits over the data axis, and float64 results that agree over the
+// Promise 1 for transformers: equal bits over the data axis, and float64 results that agree over the
 // tensor and pipeline axes.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/gpt2/settings.h"
 #include "dtrain/config/llama/settings.h"
 #include "parity/saved_run.h"
 #include "support/engine_run.h"
@@ -13,7 +14,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::testing::llama_test {
+namespace dtrain::testing::transformer_test {
 namespace {
 
 // Six heads of queries for two of keys; four layers for four stages; an MLP and a vocabulary of sizes
@@ -39,18 +40,40 @@ config::Config llama_config(bool ties_embeddings, double dropout = 0.1) {
   return laid_out(config, 1, 1);
 }
 
+config::Config gpt2_config(bool is_whole_gpt2, double dropout = 0.1) {
+  config::Config config = tiny_config();
+  config.model = {.name = "gpt2",
+                  .layers = 4,
+                  .width = 24,
+                  .heads = 6,
+                  .family = config::gpt2::Settings{.inner = 37,
+                                                   .positions = 2 * config.data.seq_len,
+                                                   .biases = is_whole_gpt2,
+                                                   .tie_head = is_whole_gpt2},
+                  .vocab = 257,
+                  .dropout = dropout};
+  config.machine.kernels = config::Kernels::plain;
+  return laid_out(config, 1, 1);
+}
+
+// Both families, with and without biases and tied embeddings.
+config::Config config_of(const std::string& family, bool ties) {
+  return family == "gpt2" ? gpt2_config(ties) : llama_config(ties);
+}
+
 std::string text_of_all(const config::Config& config) {
   const std::vector<Trace> traces = train_on_threads(config);
   for (const Trace& trace : traces) REQUIRE(trace.text() == traces.front().text());
   return traces.front().text();
 }
 
-TEST_CASE("A Llama has the bits of one rank on every data axis") {
+TEST_CASE("A transformer has the bits of one rank on every data axis") {
+  const std::string family = GENERATE("llama", "gpt2");
   const bool ties = GENERATE(false, true);
   const std::string dtype = GENERATE("float32", "bfloat16");
-  config::Config config = llama_config(ties);
+  config::Config config = config_of(family, ties);
   set(config, "machine.dtype", dtype);
-  CAPTURE(ties, dtype);
+  CAPTURE(family, ties, dtype);
   const std::string single = text_of_all(laid_out(config, 1, 4));
   CHECK(text_of_all(laid_out(config, 4, 1)) == single);
   for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "hybrid:2"}) {
@@ -59,13 +82,14 @@ TEST_CASE("A Llama has the bits of one rank on every data axis") {
   }
 }
 
-TEST_CASE("A Llama on a mesh trains what one rank trains") {
+TEST_CASE("A transformer on a mesh trains what one rank trains") {
+  const std::string family = GENERATE("llama", "gpt2");
   const bool ties = GENERATE(false, true);
-  config::Config config = llama_config(ties);
+  config::Config config = config_of(family, ties);
   set(config, "machine.dtype", "float64");
   const Trace single = train_on_threads(laid_out(config, 1, 1)).front();
   const TraceBound bound = rounding_bound_of(laid_out(config, 1, 1), at::kDouble);
-  // Two ranks split the heads of keys, three and six share them.
+  // Of a Llama, two ranks split the heads of keys, three and six share them.
   for (const mesh::MeshShape& mesh :
        {mesh::MeshShape{{Axis::tp, 2}}, mesh::MeshShape{{Axis::tp, 3}},
         mesh::MeshShape{{Axis::tp, 6}}, mesh::MeshShape{{Axis::pp, 2}},
@@ -73,7 +97,7 @@ TEST_CASE("A Llama on a mesh trains what one rank trains") {
         mesh::MeshShape{{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 3}}}) {
     for (const bool splits_vocab : {false, true}) {
       if (splits_vocab && mesh[Axis::tp] != 2 && mesh[Axis::tp] != 3) continue;
-      INFO("tp " << mesh[Axis::tp] << " pp " << mesh[Axis::pp] << " tied " << ties);
+      INFO(family << " tp " << mesh[Axis::tp] << " pp " << mesh[Axis::pp] << " tied " << ties);
       config::Config config_here = config;
       config_here.layout.tp_vocab = splits_vocab;
       const std::vector<Trace> traces = train_on_threads(meshed(config_here, mesh, 1));
@@ -87,8 +111,10 @@ TEST_CASE("A Llama on a mesh trains what one rank trains") {
   }
 }
 
-TEST_CASE("A Llama with uneven slices resumes at other layouts") {
-  config::Config config = llama_config(/*ties_embeddings=*/true);
+TEST_CASE("A transformer with uneven slices resumes at other layouts") {
+  const std::string family = GENERATE("llama", "gpt2");
+  CAPTURE(family);
+  config::Config config = config_of(family, /*ties=*/true);
   set(config, "machine.dtype", "float64");
   config::Config splitting = config;
   splitting.layout.tp_vocab = true;
@@ -111,12 +137,15 @@ TEST_CASE("A Llama with uneven slices resumes at other layouts") {
 }
 
 TEST_CASE("Parameters that --no-decay selects train differently") {
-  config::Config config = llama_config(true, 0);
+  const auto [family, layer] = GENERATE(table<std::string, std::string>(
+      {{"llama", "model.layers.0.*"}, {"gpt2", "transformer.h.0.*"}}));
+  config::Config config = family == "gpt2" ? gpt2_config(true, 0) : llama_config(true, 0);
   config.train.steps = 2;  // biases are 0 before the first
   config.train.lr = 0.1;
   config.train.weight_decay = 1;
   const std::string all = text_of_all(config);
-  for (const char* item : {"norms", "biases", "embeddings", "model.layers.0.*"}) {
+  for (const std::string& item :
+       {std::string("norms"), std::string("biases"), std::string("embeddings"), layer}) {
     config.train.no_decay = {item};
     INFO(item);
     CHECK(text_of_all(config) != all);
@@ -124,4 +153,4 @@ TEST_CASE("Parameters that --no-decay selects train differently") {
 }
 
 }  // namespace
-}  // namespace dtrain::testing::llama_test
+}  // namespace dtrain::testing::transformer_test

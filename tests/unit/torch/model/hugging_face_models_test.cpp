@@ -1,7 +1,5 @@
-// Compares Llama models with what transformers computed (tests/hf/README.md), and their parts with
-// each other.
-#include "dtrain/model/llama/llama.h"
-
+// Compares models in Hugging Face's format with what transformers computed (tests/hf/README.md), and
+// their parts with each other.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -15,75 +13,23 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/tensor_file.h"
+#include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/model/family.h"
-#include "dtrain/model/llama/internal/llama_generator.h"
+#include "dtrain/model/transformer/key_value_cache.h"
 #include "dtrain/param/arena.h"
-#include "support/oracles/rounding.h"
 #include "support/values.h"
 
-namespace dtrain::model::llama::llama_test {
+namespace dtrain::model::hugging_face_models_test {
 namespace {
 
 using testing::largest_error;
 
 const std::string kFixtures = std::string(DTRAIN_SOURCE_DIR) + "/tests/hf/";
 
-struct Named {
-  std::string name;
-  LlamaSizes sizes;
-};
+const std::vector<std::string> kNames{"llama", "llama3_tied", "qwen2", "qwen3", "gpt2"};
 
-// The sizes in the folders' config.json.
-std::vector<Named> fixtures() {
-  const config::llama::RopeSettings llama3{.theta = 500000,
-                                           .scaling = config::llama::RopeScaling::llama3,
-                                           .factor = 8,
-                                           .low_frequency = 1,
-                                           .high_frequency = 4,
-                                           .original = 32};
-  return {{"llama",
-           {.layers = 2,
-            .width = 48,
-            .heads = 6,
-            .kv_heads = 2,
-            .head_dim = 8,
-            .intermediate = 112,
-            .vocab = 256,
-            .norm_epsilon = 1e-5}},
-          {"llama3_tied",
-           {.layers = 3,
-            .width = 32,
-            .heads = 4,
-            .kv_heads = 1,
-            .head_dim = 8,
-            .intermediate = 80,
-            .vocab = 256,
-            .norm_epsilon = 1e-6,
-            .rope = llama3,
-            .ties_embeddings = true}},
-          {"qwen2",
-           {.layers = 2,
-            .width = 48,
-            .heads = 4,
-            .kv_heads = 2,
-            .head_dim = 12,
-            .intermediate = 96,
-            .vocab = 256,
-            .norm_epsilon = 1e-6,
-            .rope = {.theta = 1e6},
-            .biases_qkv = true,
-            .ties_embeddings = true}},
-          {"qwen3",
-           {.layers = 2,
-            .width = 48,
-            .heads = 4,
-            .kv_heads = 2,
-            .head_dim = 24,
-            .intermediate = 96,
-            .vocab = 256,
-            .norm_epsilon = 1e-6,
-            .rope = {.theta = 1e6},
-            .norms_heads = true}}};
+config::ModelConfig config_of(const std::string& name) {
+  return config::hugging_face_model_in(kFixtures + name).value();
 }
 
 nlohmann::json meta() {
@@ -139,7 +85,7 @@ param::Arena loaded(const Model& model, const std::map<std::string, at::Tensor>&
   for (const param::ParameterId id : model.parameters.ids()) {
     std::string name = model.parameters[id].name;
     if (!weights.contains(name)) name = name.substr(name.find('.') + 1);
-    arena.view(id).copy_(weights.at(name));
+    param::store_exported(model.parameters[id], weights.at(name), arena.view(id));
   }
   return arena;
 }
@@ -168,27 +114,28 @@ Computed compute(const Model& model, const param::Arena& weights, const at::Tens
   result.loss = x.mean();
   torch::autograd::backward({result.loss}, {});
   for (const param::ParameterId id : model.parameters.ids()) {
-    result.gradients.emplace(model.parameters[id].name, leaves[id].grad());
+    const param::ParameterSpec& spec = model.parameters[id];
+    result.gradients.emplace(spec.name, param::exported_view(spec, leaves[id].grad()));
   }
   return result;
 }
 
 TEST_CASE("Logits, losses and gradients are those of transformers") {
   const nlohmann::json expected_of = meta().at("models");
-  for (const Named& each : fixtures()) {
-    INFO(each.name);
-    const auto model = make_llama(each.sizes, 40);
-    const auto weights = weights_of(kFixtures + each.name);
-    const auto expected = tensors_of(kFixtures + each.name + ".expected.safetensors");
-    const nlohmann::json& entry = expected_of.at(each.name);
+  for (const std::string& name : kNames) {
+    INFO(name);
+    const auto model = make_model(config_of(name), 40);
+    const auto weights = weights_of(kFixtures + name);
+    const auto expected = tensors_of(kFixtures + name + ".expected.safetensors");
+    const nlohmann::json& entry = expected_of.at(name);
     const at::Tensor tokens =
         windows(entry.at("offsets").at(0).get<std::vector<std::int64_t>>(), 40);
 
     const Computed single = compute(*model, loaded(*model, weights, at::kFloat), tokens);
     CHECK(largest_error(single.logits, expected.at("logits")) < 1e-5);
-    for (const auto& [name, gradient] : single.gradients) {
-      INFO(name);
-      CHECK(largest_error(gradient, expected.at("grad." + name)) < 1e-5);
+    for (const auto& [parameter, gradient] : single.gradients) {
+      INFO(parameter);
+      CHECK(largest_error(gradient, expected.at("grad." + parameter)) < 1e-5);
     }
     const Computed wide = compute(*model, loaded(*model, weights, at::kDouble), tokens);
     const double loss = entry.at("fp64").at("losses").at(0);
@@ -197,44 +144,50 @@ TEST_CASE("Logits, losses and gradients are those of transformers") {
 }
 
 TEST_CASE("A generator with its cache gives the logits of the blocks") {
-  for (const Named& each : fixtures()) {
-    INFO(each.name);
-    const auto model = make_llama(each.sizes, 90);
-    const auto weights = weights_of(kFixtures + each.name);
-    const param::Arena arena = loaded(*model, weights, at::kDouble);
-    const at::Tensor tokens = windows({100}, 90);
+  for (const std::string& name : kNames) {
+    INFO(name);
+    const config::ModelConfig config = config_of(name);
+    const Family& family = family_of(config);
+    const std::int64_t length = family.max_positions(config);
+    const auto model = make_model(config, length);
+    const param::Arena arena = loaded(*model, weights_of(kFixtures + name), at::kDouble);
+    const at::Tensor tokens = windows({100}, length);
     const Computed whole = compute(*model, arena, tokens);
-    LlamaGenerator generator(each.sizes, 90, arena);
-    for (std::int64_t t = 0; t < 90; ++t) {
-      const at::Tensor& logits = generator.step(tokens[0][t].item<std::int64_t>());
+    const auto generator = family.make_generator(config, arena);
+    for (std::int64_t t = 0; t < length; ++t) {
+      const at::Tensor& logits = generator->step(tokens[0][t].item<std::int64_t>());
       REQUIRE(largest_error(logits, whole.logits[0][t]) < 1e-12);
     }
-    CHECK_THROWS_AS(generator.step(0), base::Error);
+    CHECK_THROWS_AS(generator->step(0), base::Error);
   }
 }
 
 TEST_CASE("A prompt in one pass gives the logits of the blocks and fills the cache") {
-  constexpr std::int64_t kLength = 150;  // more than the generator computes at once
-  for (const Named& each : fixtures()) {
-    INFO(each.name);
-    const auto model = make_llama(each.sizes, kLength);
-    const param::Arena arena = loaded(*model, weights_of(kFixtures + each.name), at::kDouble);
-    const at::Tensor tokens = windows({100}, kLength);
+  for (const std::string& name : kNames) {
+    INFO(name);
+    const config::ModelConfig config = config_of(name);
+    const Family& family = family_of(config);
+    const std::int64_t length = family.max_positions(config);
+    const auto model = make_model(config, length);
+    const param::Arena arena = loaded(*model, weights_of(kFixtures + name), at::kDouble);
+    const at::Tensor tokens = windows({100}, length);
     const Computed whole = compute(*model, arena, tokens);
     const auto* ids = tokens.const_data_ptr<std::int64_t>();
+    // Fewer than the generator computes at once, as many, and more.
     for (const std::int64_t prompt : {1, 2, 70, 128, 129, 145}) {
+      if (prompt > length) continue;
       INFO(prompt << " tokens");
-      LlamaGenerator generator(each.sizes, kLength, arena);
+      const auto generator = family.make_generator(config, arena);
       const at::Tensor first =
-          generator.read_prompt({ids, static_cast<std::size_t>(prompt)}).clone();
+          generator->read_prompt({ids, static_cast<std::size_t>(prompt)}).clone();
       CHECK(largest_error(first, whole.logits[0][prompt - 1]) < 1e-12);
-      for (std::int64_t t = prompt; t < kLength; ++t) {
-        REQUIRE(largest_error(generator.step(ids[t]), whole.logits[0][t]) < 1e-12);
+      for (std::int64_t t = prompt; t < length; ++t) {
+        REQUIRE(largest_error(generator->step(ids[t]), whole.logits[0][t]) < 1e-12);
       }
-      CHECK_THROWS_AS(generator.step(0), base::Error);
+      CHECK_THROWS_AS(generator->step(0), base::Error);
     }
-    LlamaGenerator small(each.sizes, 40, arena);
-    CHECK_THROWS_AS(small.read_prompt({ids, 41}), base::Error);
+    const std::vector<std::int64_t> longer(static_cast<std::size_t>(length + 1));
+    CHECK_THROWS_AS(family.make_generator(config, arena)->read_prompt(longer), base::Error);
   }
 }
 
@@ -247,4 +200,4 @@ TEST_CASE("The predicted memory of the cache is that of the room it makes") {
 }
 
 }  // namespace
-}  // namespace dtrain::model::llama::llama_test
+}  // namespace dtrain::model::hugging_face_models_test
