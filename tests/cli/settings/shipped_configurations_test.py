@@ -78,6 +78,10 @@ class Experiments(FolderTest):
         resolved = config["resolved"]
         self.assertEqual((resolved["layout"]["strategy"], resolved["batch"]["microbatch"]), ("fsdp", 1))
 
+    def test_shakespeare_char(self):
+        config = self.train("shakespeare-char", "--global-batch", "4", "--width", "36", "--seq-len", "32")
+        self.assertEqual((config["model"]["name"], config["model"]["biases"], config["train"]["no_decay"]), ("gpt2", False, ["norms"]))
+
 
 class Memory(FolderTest):
     @classmethod
@@ -98,11 +102,12 @@ class Memory(FolderTest):
                                   "--config", f"configs/experiments/{name}.json")
 
         names = {path.stem for path in SOURCE.glob("configs/experiments/*.json")}
-        self.assertEqual(names, {"mini", "mini_llama", "small", "small_llama", "smollm2", "25m", "prod"})
+        self.assertEqual(names, {"mini", "mini_llama", "small", "small_llama", "smollm2", "25m", "prod", "shakespeare-char"})
         for family in ("", "_llama"):
             self.assertLess(experiment("mini" + family), 0.1)
             self.assertLess(experiment("small" + family), 0.5)
         self.assertLess(experiment("smollm2"), 5)
+        self.assertLess(experiment("shakespeare-char"), 1)
         self.assertLess(experiment("25m"), 4)
         self.assertLess(experiment("prod", ranks=4), 16)  # far below a GPU of 80 GB
 

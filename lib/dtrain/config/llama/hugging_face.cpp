@@ -322,11 +322,10 @@ const HuggingFaceFormat& hugging_face() {
   }();
   static constexpr std::string_view kChildren[] = {"embed_tokens.", "layers.", "norm.",
                                                    "rotary_emb."};
-  static constexpr HuggingFaceFormat kFormat{
-      .model_types = kNames,
-      .model_of = model_of,
-      .config_of = config_of,
-      .module = {.prefix = "model.", .children = kChildren}};
+  static constexpr HuggingFaceFormat kFormat{.model_types = kNames,
+                                             .model_of = model_of,
+                                             .config_of = config_of,
+                                             .module = {.prefix = "model.", .children = kChildren}};
   return kFormat;
 }
 
