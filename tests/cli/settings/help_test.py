@@ -103,7 +103,7 @@ class Help(unittest.TestCase):
         self.assertIn("bdh", help_of("help", "neurons"))
         for name, commands in (("layers", "train, doctor, plan"), ("run-dir", "train, doctor, plan"), ("prompt", "generate")):
             self.assertRegex(help_of("help", name), f"used by +{commands}\n")
-        self.assertRegex(help_of("--help"), r"\(default: bdh; choices: bdh, llama\)")
+        self.assertRegex(help_of("--help"), r"\(default: bdh; choices: bdh, llama, gpt2\)")
         self.assertIn("a switch", help_of("help", "overwrite"))
         self.assertIn("--config FILE", help_of("help", "config"))
         self.assertIn("-v, --verbose", help_of("help", "verbose"))
