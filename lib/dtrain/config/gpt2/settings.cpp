@@ -38,6 +38,31 @@ void check_heads(const ModelConfig& model) {
              model.heads, model.width);
 }
 
+std::int64_t gpt2_parameters(const ModelConfig& model) {
+  const Settings& own = settings_of(model);
+  const std::int64_t width = model.width;
+  const std::int64_t inner = inner_size_of(model);
+  const std::int64_t norm = own.biases ? 2 * width : width;
+  std::int64_t layer = 2 * norm + 4 * width * width + 2 * width * inner;
+  if (own.biases) layer += 5 * width + inner;
+  const std::int64_t embeddings = (own.tie_head ? 1 : 2) * model.vocab + own.positions;
+  return embeddings * width + model.layers * layer + norm;
+}
+
+double gpt2_flops(const Config& config) {
+  const ModelConfig& model = config.model;
+  const double layer = layer_flops(model.width, inner_size_of(model), config.data.seq_len);
+  const double head = 2 * static_cast<double>(model.width) * static_cast<double>(model.vocab);
+  return 3 * (static_cast<double>(model.layers) * layer + head);
+}
+
+constexpr Sizing kSizing{.parameters = gpt2_parameters,
+                         .training_flops = gpt2_flops,
+                         .width_step = [](const ModelConfig& model) { return model.heads; },
+                         .tuned_key = "model.inner_size",
+                         .tuned_step = 1,
+                         .usual_value = [](const ModelConfig& model) { return 4 * model.width; }};
+
 }  // namespace
 
 std::int64_t inner_size_of(const ModelConfig& model) {
@@ -45,12 +70,21 @@ std::int64_t inner_size_of(const ModelConfig& model) {
   return given > 0 ? given : 4 * model.width;
 }
 
+double layer_flops(std::int64_t width, std::int64_t inner, std::int64_t seq_len) {
+  const auto size = static_cast<double>(width);
+  // Four projections, the causal half of the scores and of their product with the values, and the
+  // MLP.
+  return 8 * size * size + 2 * size * static_cast<double>(seq_len) +
+         4 * size * static_cast<double>(inner);
+}
+
 const Family& family() {
   static const Family kFamily{.name = "gpt2",
                               .settings = kSettings,
                               .defaults = [] { return std::any(Settings()); },
                               .check = check_heads,
-                              .hugging_face = &hugging_face()};
+                              .hugging_face = &hugging_face(),
+                              .sizing = &kSizing};
   return kFamily;
 }
 

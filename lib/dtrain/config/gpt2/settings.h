@@ -26,4 +26,7 @@ struct Settings {
 /// The size of the MLP, for which a setting of 0 stands for 4 times the width.
 [[nodiscard]] std::int64_t inner_size_of(const ModelConfig& model);
 
+/// FLOPs per token of a layer's forward pass; attention is counted causally.
+[[nodiscard]] double layer_flops(std::int64_t width, std::int64_t inner, std::int64_t seq_len);
+
 }  // namespace dtrain::config::gpt2

@@ -95,7 +95,7 @@ LayerParameters Parameters::layer(std::int64_t index) {
   const std::string prefix = fmt::format("transformer.h.{}.", index);
   const std::int64_t queries = slice_.heads * slice_.whole.head_dim();
   const HeldRange held_queries{0, slice_.place.index * queries, queries};
-  const HeldRange held_inner{0, slice_.place.index * slice_.inner, slice_.inner};
+  const HeldRange held_inner{0, slice_.first_inner, slice_.inner};
   LayerParameters ids{};
   ids.attention_norm = norm(prefix + "ln_1");
   ids.packed = packed_map(prefix + "attn.c_attn");
@@ -124,11 +124,7 @@ Gpt2Parameters Parameters::all() {
 
 BlockCost cost_of_layer(const Gpt2Slice& slice, std::int64_t seq_len) {
   const auto width = static_cast<double>(slice.whole.width);
-  const auto inner = static_cast<double>(slice.whole.inner);
-  // Four projections, the causal half of the scores and of their product with the values, and the
-  // MLP.
-  const double flops =
-      8 * width * width + 2 * width * static_cast<double>(seq_len) + 4 * width * inner;
+  const double flops = config::gpt2::layer_flops(slice.whole.width, slice.whole.inner, seq_len);
   // Attention and MLP each all-reduce their output and the gradient of their input.
   return {.forward_flops_per_token = flops,
           .reduced_values_per_token = slice.place.is_whole() ? 0 : 4 * width};
@@ -212,11 +208,12 @@ Gpt2Sizes sizes_of(const ModelConfig& config) {
 Gpt2Slice slice_of(const Gpt2Sizes& sizes, const TensorCoordinate& place) {
   DTRAIN_CHECK(0 <= place.index && place.index < place.size);
   check_divides(place.size, "--heads", sizes.heads);
-  check_divides(place.size, "--inner-size", sizes.inner);
+  const TensorPart inner = part_of(place, "--inner-size", sizes.inner);
   return {.whole = sizes,
           .place = place,
           .heads = sizes.heads / place.size,
-          .inner = sizes.inner / place.size,
+          .inner = inner.count,
+          .first_inner = inner.begin,
           .vocab = vocabulary_of(sizes.vocab, place)};
 }
 

@@ -31,20 +31,21 @@ struct Gpt2Sizes {
 
 [[nodiscard]] Gpt2Sizes sizes_of(const config::ModelConfig& config);
 
-/// The part of the model that a rank of the tensor axis holds: H/tp heads and I/tp columns of the
-/// MLP. The biases that are added to sums over ranks, the norms and the embedding of positions are
+/// The part of the model that a rank of the tensor axis holds: H/tp heads and its part of the I
+/// columns of the MLP. The biases that are added to sums over ranks, the norms and the embedding of positions are
 /// whole on every rank.
 struct Gpt2Slice {
   Gpt2Sizes whole;
   TensorCoordinate place;
-  std::int64_t heads = 0;  ///< held here
-  std::int64_t inner = 0;  ///< columns of the MLP, held here
+  std::int64_t heads = 0;        ///< held here
+  std::int64_t inner = 0;        ///< columns of the MLP, held here
+  std::int64_t first_inner = 0;  ///< the first of them
   VocabularySlice vocab = {};
 };
 
 /// Returns the slice of the rank at `place`.
 ///
-/// Throws: Error{usage} naming --tp and the size that it does not divide.
+/// Throws: Error{usage} naming --tp and the size that it does not divide, or that is below it.
 [[nodiscard]] Gpt2Slice slice_of(const Gpt2Sizes& sizes, const TensorCoordinate& place);
 
 /// Parameter ids of a norm or a linear map.

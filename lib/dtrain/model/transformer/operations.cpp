@@ -85,6 +85,21 @@ BlockMemory embedding_memory(const BatchShape& shape, std::int64_t width,
   return memory;
 }
 
+void add_widened_memory(BlockMemory& memory, const BatchShape& shape, const SplitLayer& layer) {
+  if (shape.dtype != at::kHalf) return;
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t row = shape.rows() * layer.width;
+  const std::int64_t inner = shape.rows() * layer.inner * wide;
+  const std::int64_t weight = layer.largest * layer.width * wide;
+  const std::int64_t product = std::max(inner + weight + row * wide, 2 * row * wide);
+  const std::int64_t saved = 2 * row * (wide - low) + 2 * layer.whole_rows * layer.width * wide;
+  memory.saved += saved;
+  memory.forward += saved + product;
+  memory.forward_without_graph += row * (wide - low) + product;
+  memory.backward += saved + inner + weight + 2 * row * wide;
+}
+
 BlockMemory losses_memory(const BatchShape& shape, std::int64_t width,
                           const VocabularySlice& vocabulary) {
   const std::int64_t low = size_of(shape.dtype);

@@ -58,6 +58,20 @@ enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
 [[nodiscard]] BlockMemory embedding_memory(const BatchShape& shape, std::int64_t width,
                                            const VocabularySlice& vocabulary, bool has_dropout);
 
+/// Sizes of a layer on a rank of a tensor axis with several ranks.
+struct SplitLayer {
+  std::int64_t width = 0;  ///< D
+  std::int64_t inner = 0;  ///< columns of the MLP held
+  /// The most outputs, or inputs, held of a split linear map.
+  std::int64_t largest = 0;
+  std::int64_t whole_rows = 0;  ///< rows of matrices that every rank holds whole (replicated)
+};
+
+/// Adds to a layer's memory what float16 needs besides: inputs of column_linear, products of
+/// row_linear, and the factors and gradients of both are float32 (split_linear.h). No-op for other
+/// dtypes.
+void add_widened_memory(BlockMemory& memory, const BatchShape& shape, const SplitLayer& layer);
+
 /// Memory of a norm and `token_losses`.
 [[nodiscard]] BlockMemory losses_memory(const BatchShape& shape, std::int64_t width,
                                         const VocabularySlice& vocabulary);

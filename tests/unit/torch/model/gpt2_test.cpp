@@ -19,7 +19,7 @@
 #include "dtrain/model/family.h"
 #include "dtrain/param/arena.h"
 #include "support/messages.h"
-#include "support/rounding.h"
+#include "support/oracles/rounding.h"
 #include "support/temp_folder.h"
 #include "support/values.h"
 

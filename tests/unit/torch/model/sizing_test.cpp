@@ -66,5 +66,22 @@ TEST_CASE("A Llama's parameters and FLOPs are those of the model") {
   }
 }
 
+TEST_CASE("A GPT-2's parameters and FLOPs are those of the model") {
+  for (const char* biases : {"on", "off"}) {
+    for (const char* tie_head : {"on", "off"}) {
+      for (const char* inner : {"0", "33"}) {
+        Config config;
+        config.model = {.name = "gpt2", .layers = 3, .width = 24, .heads = 4, .vocab = 77};
+        config.data.seq_len = 50;
+        set(config, "model.biases", biases);
+        set(config, "model.tie_head", tie_head);
+        set(config, "model.inner_size", inner);
+        set(config, "model.learned_positions", "60");
+        check_counts(config);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::model::sizing_test

@@ -2,14 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/matmul.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "dtrain/base/error.h"
 #include "dtrain/model/gpt2/internal/layer_norm.h"
+#include "dtrain/model/split_linear.h"
 #include "dtrain/model/transformer/operations.h"
 
 // Each block's memory() adds up the tensors that its forward and backward save and create.
@@ -66,19 +65,25 @@ Gpt2Layer::Gpt2Layer(const Gpt2Slice& slice, std::int64_t layer, const LayerPara
   }
 }
 
+// Column-parallel map of x (B, T, D), which is equal on all ranks -> (B, T, N/tp).
+at::Tensor Gpt2Layer::split_map(const at::Tensor& x, const WeightAndBias& map,
+                                const BlockContext& context) const {
+  const at::Tensor weight = context.use(map.weight);  // (N/tp, D)
+  const at::Tensor bias = map.bias ? context.use(*map.bias) : at::Tensor();
+  return column_linear(context.tensor_axis.replicated(x), weight, bias, x.scalar_type());
+}
+
 // Row-parallel map to the residual stream: x (B, T, N/tp) -> (B, T, D). The bias is added once, to
 // the sum over ranks.
 at::Tensor Gpt2Layer::to_stream(const at::Tensor& x, const WeightAndBias& map,
                                 const BlockContext& context) const {
-  const at::Tensor sum = context.tensor_axis.reduce(at::matmul(x, context.use(map.weight)));
+  const at::Tensor sum = row_linear(context.tensor_axis, x, context.use(map.weight).mT());
   return map.bias ? sum + context.use(*map.bias) : sum;
 }
 
 at::Tensor Gpt2Layer::attend(const at::Tensor& x, const BlockContext& context) const {
-  const at::Tensor normed = context.tensor_axis.replicated(
-      normed_by(ids_.attention_norm, x, slice_.whole.norm_epsilon, context));
-  const at::Tensor weight = context.use(ids_.packed.weight);  // (H/tp*3*d, D)
-  const at::Tensor packed = at::linear(normed, weight, bias_of(ids_.packed, context));
+  const at::Tensor normed = normed_by(ids_.attention_norm, x, slice_.whole.norm_epsilon, context);
+  const at::Tensor packed = split_map(normed, ids_.packed, context);  // (B, T, H/tp*3*d)
   const auto maps =
       packed.view({x.size(0), x.size(1), slice_.heads, kMapsPerHead, slice_.whole.head_dim()})
           .unbind(3);  // each (B, T, H/tp, d)
@@ -88,11 +93,8 @@ at::Tensor Gpt2Layer::attend(const at::Tensor& x, const BlockContext& context) c
 }
 
 at::Tensor Gpt2Layer::transform(const at::Tensor& x, const BlockContext& context) const {
-  const at::Tensor normed = context.tensor_axis.replicated(
-      normed_by(ids_.mlp_norm, x, slice_.whole.norm_epsilon, context));
-  const at::Tensor weight = context.use(ids_.up.weight);  // (I/tp, D)
-  const at::Tensor hidden =
-      at::gelu(at::linear(normed, weight, bias_of(ids_.up, context)), "tanh");  // (B, T, I/tp)
+  const at::Tensor normed = normed_by(ids_.mlp_norm, x, slice_.whole.norm_epsilon, context);
+  const at::Tensor hidden = at::gelu(split_map(normed, ids_.up, context), "tanh");  // (B, T, I/tp)
   return to_stream(hidden, ids_.down, context);
 }
 
@@ -127,9 +129,13 @@ BlockMemory Gpt2Layer::memory(const BatchShape& shape) const {
       std::max({3 * row + 4 * query, 2 * row + 2 * hidden, 4 * row + hidden});
   // A weight's gradient lives until it is added. The gradients of queries, keys and values are
   // joined.
-  const std::int64_t weight =
-      std::max(slice_.inner, kMapsPerHead * slice_.heads * sizes.head_dim()) * sizes.width * low;
+  const std::int64_t largest =
+      std::max(slice_.inner, kMapsPerHead * slice_.heads * sizes.head_dim());
+  const std::int64_t weight = largest * sizes.width * low;
   memory.backward = memory.saved + 2 * row + std::max({2 * hidden, 6 * query, hidden + weight});
+  if (slice_.place.is_whole()) return memory;
+  add_widened_memory(memory, shape,
+                     {.width = sizes.width, .inner = slice_.inner, .largest = largest});
   return memory;
 }
 

@@ -36,6 +36,8 @@ class Gpt2Layer final : public Block {
  private:
   [[nodiscard]] at::Tensor attend(const at::Tensor& x, const BlockContext& context) const;
   [[nodiscard]] at::Tensor transform(const at::Tensor& x, const BlockContext& context) const;
+  [[nodiscard]] at::Tensor split_map(const at::Tensor& x, const WeightAndBias& map,
+                                     const BlockContext& context) const;
   [[nodiscard]] at::Tensor to_stream(const at::Tensor& x, const WeightAndBias& map,
                                      const BlockContext& context) const;
 

@@ -1,12 +1,11 @@
 #include "dtrain/model/gpt2/internal/gpt2_generator.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 
-#include "dtrain/base/error.h"
 #include "dtrain/model/gpt2/internal/layer_norm.h"
 #include "dtrain/model/tensor_axis.h"
 
@@ -20,12 +19,13 @@ CacheSizes cache_sizes_of(const Gpt2Sizes& sizes) {
 }
 
 Gpt2Generator::Gpt2Generator(const Gpt2Sizes& sizes, const param::Arena& weights)
-    : sizes_(sizes),
-      parameters_(parameters_of(slice_of(sizes, {}))),
-      cache_(cache_sizes_of(sizes), weights.flat().options()) {
-  for (const param::ParameterId id : parameters_.specs.ids()) {
-    weights_.push_back(weights.view(id).detach());
-  }
+    : CachedGenerator(cache_sizes_of(sizes), sizes.vocab, weights),
+      sizes_(sizes),
+      parameters_(parameters_of(slice_of(sizes, {}))) {}
+
+at::Tensor Gpt2Generator::embed(const at::Tensor& ids, std::int64_t first) {
+  const at::Tensor rows = at::embedding(read(parameters_.tokens), ids);
+  return rows + read(parameters_.positions).narrow(0, first, ids.numel()).view(rows.sizes());
 }
 
 at::Tensor Gpt2Generator::normed(const WeightAndBias& ids, const at::Tensor& x) const {
@@ -40,10 +40,11 @@ at::Tensor Gpt2Generator::to_stream(const at::Tensor& x, const WeightAndBias& ma
 at::Tensor Gpt2Generator::attend(std::size_t layer, const at::Tensor& x) {
   const LayerParameters& ids = parameters_.layers[layer];
   const at::Tensor packed = at::linear(normed(ids.attention_norm, x), read(ids.packed.weight),
-                                       bias_of(ids.packed));                   // (H*3*d)
-  const at::Tensor maps = packed.view({sizes_.heads, -1, sizes_.head_dim()});  // (H, 3, d)
-  const at::Tensor attended =
-      cache_.attend(layer, maps.narrow(1, 0, 1), maps.narrow(1, 1, 1), maps.narrow(1, 2, 1));
+                                       bias_of(ids.packed));  // (C, H*3*d)
+  const at::Tensor heads = packed.view({-1, sizes_.heads, 3, sizes_.head_dim()}).transpose(0, 1);
+  at::Tensor attended = cache().attend(layer, heads.select(2, 0), heads.select(2, 1),
+                                       heads.select(2, 2));  // (C, H*d)
+  if (x.dim() == 1) attended = attended.squeeze(0);
   return to_stream(attended, ids.output);
 }
 
@@ -53,18 +54,13 @@ at::Tensor Gpt2Generator::transform(const LayerParameters& ids, const at::Tensor
   return to_stream(at::gelu(inner, "tanh"), ids.down);
 }
 
-const at::Tensor& Gpt2Generator::step(std::int64_t token) {
-  const at::NoGradGuard no_grad;
-  DTRAIN_CHECK(token >= 0 && token < sizes_.vocab, "token {}", token);
-  const std::int64_t position = cache_.begin_position();
-  at::Tensor x =
-      read(parameters_.tokens).select(0, token) + read(parameters_.positions).select(0, position);
-  for (std::size_t layer = 0; layer < parameters_.layers.size(); ++layer) {
-    x = x + attend(layer, x);
-    x = x + transform(parameters_.layers[layer], x);
-  }
-  logits_ = widened(at::linear(normed(parameters_.norm, x), read(parameters_.head)));
-  return logits_;
+at::Tensor Gpt2Generator::apply_layer(std::size_t layer, const at::Tensor& x) {
+  const at::Tensor h = x + attend(layer, x);
+  return h + transform(parameters_.layers[layer], h);
+}
+
+at::Tensor Gpt2Generator::predict(const at::Tensor& x) {
+  return widened(at::linear(normed(parameters_.norm, x), read(parameters_.head)));
 }
 
 }  // namespace dtrain::model::gpt2

@@ -125,27 +125,6 @@ at::Tensor LlamaLayer::forward(const at::Tensor& x, const BlockContext& context)
   return out;
 }
 
-// Returns the additional memory of float16 with several ranks: the inputs of column_linear, the
-// products of row_linear, and the factors and gradients of both are float32.
-BlockMemory LlamaLayer::widening(const BatchShape& shape) const {
-  if (shape.dtype != at::kHalf || slice_.place.is_whole()) return {};
-  const LlamaSizes& sizes = slice_.whole;
-  const std::int64_t low = size_of(shape.dtype);
-  const std::int64_t wide = wide_size(shape.dtype);
-  const std::int64_t row = shape.rows() * sizes.width;
-  const std::int64_t hidden = shape.rows() * slice_.intermediate * wide;
-  const std::int64_t weight =
-      std::max(slice_.intermediate, slice_.heads * sizes.head_dim) * sizes.width * wide;
-  const std::int64_t keys = sizes.kv_heads * sizes.head_dim * sizes.width * wide;
-  const std::int64_t product = std::max(hidden + weight + row * wide, 2 * row * wide);
-  const std::int64_t replicated = slice_.splits_kv ? 0 : 2 * keys;
-  BlockMemory added{.saved = 2 * row * (wide - low) + replicated};
-  added.forward = added.saved + product;
-  added.forward_without_graph = row * (wide - low) + product;
-  added.backward = added.saved + hidden + weight + 2 * row * wide;
-  return added;
-}
-
 BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
   const LlamaSizes& sizes = slice_.whole;
   const std::int64_t low = size_of(shape.dtype);
@@ -182,11 +161,12 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
   // gradients of queries, keys and values, when all values of the MLP are.
   memory.backward = memory.saved + std::max({3 * hidden, 3 * query - row - 3 * hidden,
                                              hidden + weight, summed - 3 * hidden + 2 * row});
-  const BlockMemory added = widening(shape);
-  memory.saved += added.saved;
-  memory.forward += added.forward;
-  memory.forward_without_graph += added.forward_without_graph;
-  memory.backward += added.backward;
+  if (slice_.place.is_whole()) return memory;
+  add_widened_memory(memory, shape,
+                     {.width = sizes.width,
+                      .inner = slice_.intermediate,
+                      .largest = std::max(slice_.intermediate, slice_.heads * sizes.head_dim),
+                      .whole_rows = slice_.splits_kv ? 0 : sizes.kv_heads * sizes.head_dim});
   return memory;
 }
 

@@ -54,7 +54,6 @@ class LlamaLayer final : public Block {
                                       const BlockContext& context) const;
   [[nodiscard]] at::Tensor attend(const at::Tensor& x, const BlockContext& context) const;
   [[nodiscard]] at::Tensor transform(const at::Tensor& x, const BlockContext& context) const;
-  [[nodiscard]] BlockMemory widening(const BatchShape& shape) const;
 
   LlamaSlice slice_;
   std::int64_t layer_;
