@@ -5,10 +5,9 @@
 
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/family.h"
-#include "dtrain/config/gpt2/settings.h"
 #include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/config/llama/settings.h"
-#include "dtrain/config/saved_run.h"
+#include "support/hugging_face_config.h"
 #include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
@@ -28,38 +27,6 @@ using testing::TempFolder;
 Json minimal(const std::string& type = "llama") {
   return {{"model_type", type},     {"vocab_size", 1000},       {"hidden_size", 192},
           {"num_hidden_layers", 3}, {"num_attention_heads", 8}, {"intermediate_size", 320}};
-}
-
-Json with(Json config, const Json& keys) {
-  config.update(keys);
-  return config;
-}
-
-ModelConfig read(const Json& config) {
-  const TempFolder folder;
-  folder.write("config.json", config.dump());
-  return hugging_face_model_in(folder.path("")).value();
-}
-
-std::string refusal_of_text(const std::string& text) {
-  const TempFolder folder;
-  folder.write("config.json", text);
-  const std::string message =
-      message_of(ErrorKind::checkpoint, [&] { (void)hugging_face_model_in(folder.path("")); });
-  CHECK_THAT(message, Names(folder.path("config.json")));
-  return message;
-}
-
-std::string refusal(const Json& config) { return refusal_of_text(config.dump()); }
-
-std::string text_of(const ModelConfig& model) {
-  Config config;
-  config.model = model;
-  return to_json(Command::train, config);
-}
-
-Json written(const ModelConfig& model, const ExportedWeights& weights = {}) {
-  return Json::parse(hugging_face_config(model, weights));
 }
 
 TEST_CASE("Every size, epsilon, base and switch of a config.json becomes a setting") {
@@ -297,68 +264,6 @@ TEST_CASE("Values of a wrong type, missing keys and contradictions are refused b
   CHECK_THAT(refusal_of_text(R"({"model_type": "llama", )"), Names("config.json"));
   CHECK_THAT(refusal_of_text(R"({"model_type": "llama", "vocab_size": 1, "vocab_size": 2})"),
              Names("vocab_size"));
-}
-
-// The least that a config.json of a GPT-2 must hold.
-Json minimal_gpt2() {
-  return {
-      {"model_type", "gpt2"}, {"vocab_size", 1000}, {"n_embd", 192}, {"n_layer", 3}, {"n_head", 8}};
-}
-
-TEST_CASE("Every size and switch of a GPT-2's config.json becomes a setting, or its default") {
-  const ModelConfig plain = read(minimal_gpt2());
-  CHECK(plain.name == "gpt2");
-  CHECK(plain.layers == 3);
-  CHECK(plain.width == 192);
-  CHECK(plain.heads == 8);
-  CHECK(plain.vocab == 1000);
-  CHECK(plain.dropout == 0);
-  CHECK(gpt2::inner_size_of(plain) == 768);
-  const gpt2::Settings& defaults = gpt2::settings_of(plain);
-  CHECK(defaults.positions == 1024);
-  CHECK(defaults.norm_epsilon == 1e-5);
-  CHECK(defaults.init_stddev == 0.02);
-  CHECK(defaults.biases);
-  CHECK(defaults.tie_head);
-  const ModelConfig model = read(with(minimal_gpt2(), {{"n_inner", 100},
-                                                       {"n_positions", 64},
-                                                       {"n_ctx", 64},
-                                                       {"layer_norm_epsilon", 1e-6},
-                                                       {"initializer_range", 0.01},
-                                                       {"tie_word_embeddings", false},
-                                                       {"activation_function", "gelu_new"},
-                                                       {"resid_pdrop", 0.1},
-                                                       {"summary_type", "cls_index"}}));
-  CHECK(gpt2::inner_size_of(model) == 100);
-  const gpt2::Settings& own = gpt2::settings_of(model);
-  CHECK(own.positions == 64);
-  CHECK(own.norm_epsilon == 1e-6);
-  CHECK(own.init_stddev == 0.01);
-  CHECK_FALSE(own.tie_head);
-  for (const ModelConfig& each : {plain, model}) {
-    CHECK(text_of(read(written(each))) == text_of(each));
-  }
-}
-
-TEST_CASE("Arithmetic of GPT-2 models that dtrain lacks is refused by key and value") {
-  const auto check = [](const Json& keys, const Names& names) {
-    INFO(keys.dump());
-    CHECK_THAT(refusal(with(minimal_gpt2(), keys)), names);
-  };
-  check({{"activation_function", "gelu"}}, Names("activation_function", "gelu"));
-  check({{"scale_attn_weights", false}}, Names("scale_attn_weights"));
-  check({{"scale_attn_by_inverse_layer_idx", true}}, Names("scale_attn_by_inverse_layer_idx"));
-  check({{"add_cross_attention", true}}, Names("add_cross_attention"));
-  check({{"n_ctx", 512}}, Names("n_ctx", 512, 1024));
-  check({{"rope_theta", 10000}}, Names("rope_theta"));
-  check({{"n_head", nullptr}}, Names("n_head"));
-  check({{"n_head", 7}}, Names("--heads", 7, "--width", 192));
-}
-
-TEST_CASE("A GPT-2 without biases is not exported") {
-  ModelConfig model = read(minimal_gpt2());
-  gpt2::settings_of(model).biases = false;
-  CHECK_THAT(message_of(ErrorKind::usage, [&] { (void)written(model); }), Names("--biases"));
 }
 
 TEST_CASE("A config.json without a model_type describes no model") {
