@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostShown = 80;  // bytes of a name in a message
+constexpr std::size_t kLongestName = 80;  // bytes of a name in a message
 
 [[noreturn]] void refuse_tokenizer(const std::string& file, std::string_view problem) {
   base::fail(base::ErrorKind::data, "tokenizer '{}': {}", file, problem);
@@ -74,7 +74,7 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
     const auto [at, is_new] = open_.back()->emplace(key_, std::move(value));
     if (!is_new) {
       refuse_tokenizer(file_, fmt::format("it names \"{}\" twice in one object",
-                                          base::printable(key_, kMostShown)));
+                                          base::printable(key_, kLongestName)));
     }
     return &at.value();
   }
@@ -147,7 +147,7 @@ void JsonField::allow_only(std::initializer_list<std::string_view> names) const 
   for (const auto& [name, value] : value_.items()) {
     if (std::ranges::count(names, name) > 0) continue;
     refuse(fmt::format("has the field \"{}\", which is not supported",
-                       base::printable(name, kMostShown)));
+                       base::printable(name, kLongestName)));
   }
 }
 

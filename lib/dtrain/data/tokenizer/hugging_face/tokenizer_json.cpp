@@ -21,8 +21,8 @@ constexpr std::size_t kLongestAddedToken = 1024;  // bytes
 constexpr std::size_t kLongestPattern = 1 << 14;  // bytes
 
 std::string shown(std::string_view token) {
-  constexpr std::size_t kMostShown = 80;  // bytes
-  return base::printable(token, kMostShown);
+  constexpr std::size_t kLongest = 80;  // bytes
+  return base::printable(token, kLongest);
 }
 
 [[noreturn]] void refuse_type(const JsonField& field, std::string_view supported) {
@@ -175,13 +175,13 @@ std::string converted_pattern(const JsonField& field) {
 }
 
 SplitStep::Behavior behavior_of(const JsonField& field) {
-  using Behavior = SplitStep::Behavior;
-  constexpr std::pair<std::string_view, Behavior> kBehaviors[] = {
-      {"Removed", Behavior::removed},
-      {"Isolated", Behavior::isolated},
-      {"MergedWithPrevious", Behavior::merged_with_previous},
-      {"MergedWithNext", Behavior::merged_with_next},
-      {"Contiguous", Behavior::contiguous}};
+  using enum SplitStep::Behavior;
+  constexpr std::pair<std::string_view, SplitStep::Behavior> kBehaviors[] = {
+      {"Removed", removed},
+      {"Isolated", isolated},
+      {"MergedWithPrevious", merged_with_previous},
+      {"MergedWithNext", merged_with_next},
+      {"Contiguous", contiguous}};
   for (const auto& [name, behavior] : kBehaviors) {
     if (field.text() == name) return behavior;
   }
