@@ -30,7 +30,7 @@ class Printing(Case):
 
     def test_every_configuration_of_the_repository_resolves(self):
         files = sorted(SOURCE.glob("configs/*/*.json"))
-        self.assertEqual(len(files), 10)
+        self.assertEqual(len(files), 11)
         for file in files:
             self.resolved("--config", file)
 
