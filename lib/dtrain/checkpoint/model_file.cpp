@@ -45,7 +45,8 @@ void check_parameter(const WeightFile& file, const param::ParameterSpec& spec) {
                "model file '{}': tensor '{}' has shape ({}), but this model needs ({}); {}",
                file.path(), spec.name, fmt::join(found.shape, ", "), fmt::join(expected, ", "),
                is_transposed(found.shape, expected)
-                   ? "it is transposed: save its .mT"
+                   ? "it is transposed, as square weights of the file may be, too: save the "
+                     "whole model again with the shapes of docs/formats/model.md"
                    : "give the sizes of the file's model, or convert the file with dtrain "
                      "checkpoint import and give the result to --init-from");
   }

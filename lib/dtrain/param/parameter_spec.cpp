@@ -217,7 +217,7 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor&
         target.is_cpu() && target.is_contiguous() && target.scalar_type() == at::kFloat;
     const at::Tensor drawn =
         is_direct ? target : at::empty(exported.sizes, at::TensorOptions().dtype(at::kFloat));
-    draw(exported, spec.export_shape(), values, drawn);
+    draw(exported, spec.exported(spec.export_view), values, drawn);
     if (!is_direct) target.copy_(drawn);
   }
 }

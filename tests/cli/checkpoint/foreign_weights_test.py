@@ -230,7 +230,7 @@ class ForeignWeights(FolderTest):
                              ("script_module.pt", "torch.jit.load"), ("old.pt", "1.6", "torch.load"),
                              ("two.pt", "'model'", "'state_dict'"), ("none.pt", "optimizer"), ("sparse.pt", "'decoder'"),
                              ("twice.pt", "'decoder'", "'module.decoder'"), ("pickle.bin", "state_dict"),
-                             ("transposed.pt", "'decoder'", ".mT"), ("nan.pt", "'model.decoder'"), ("gpt2.pt", "bdh"), ("number.pt", "5"), ("list.pt", "'model'", "decoder"), ("complex.pt", "'decoder'", "torch ComplexFloatStorage"),
+                             ("transposed.pt", "'decoder'", "transposed"), ("nan.pt", "'model.decoder'"), ("gpt2.pt", "bdh"), ("number.pt", "5"), ("list.pt", "'model'", "decoder"), ("complex.pt", "'decoder'", "torch ComplexFloatStorage"),
                              ("eight.pt", "'decoder'", "torch._utils _rebuild_tensor_v3"), ("eight.safetensors", "'decoder'", "F8_E4M3", "BF16"),
                              ("turned.safetensors", "'encoder'", "2, 4, 6"), ("empty.pt", "state_dict"), ("distributed", "dcp_to_torch")):
             with self.subTest(name):

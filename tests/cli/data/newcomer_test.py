@@ -49,7 +49,7 @@ class Values(Case):
 
     def test_values_as_other_programs_write_them_name_ours(self):
         for words, name in (("--fsdp-sharding FULL_SHARD", "full"), ("--fsdp-sharding SHARD_GRAD_OP", "grad-op"),
-                            ("--fsdp-sharding ShardingStrategy.HYBRID_SHARD", "hybrid"), ("--model gpt2", "bdh"),
+                            ("--fsdp-sharding ShardingStrategy.HYBRID_SHARD", "hybrid"), ("--model gptj", "bdh"),
                             ("--schedule-pp interleaved:1", "interleaved:1"), ("--dtype bf16", "bfloat16"), ("--dtype torch.float16", "float16"),
                             ("--schedule cos", "cosine"), ("--strategy DDP", "ddp")):
             self.refused(words, words.split()[0], name)

@@ -66,9 +66,11 @@ FOREIGN = {
     "dtrun -n RANKS": "--ngpus --n_gpus --nproc_per_node",
     "final/model.safetensors": "--push_to_hub",
     "--kv-heads": "--num-key-value-heads",
-    "--norm-eps": "--layernorm-epsilon",
+    "--norm-eps": "--norm-epsilon",
+    "--layer-norm-eps": "--layernorm-epsilon",
+    "--biases": "--bias",
     "--tie-embeddings": "--tie-word-embeddings",
-    "help model": "--num-experts --rotary-percent --bias --lora_r",
+    "help model": "--num-experts --rotary-percent --lora_r",
     "": "--ema --shuffle --pin-memory --workers --data-cache-path --nodes_unknown_flag --checkpoint.enable_checkpoint_interval --validation.freq",
 }
 

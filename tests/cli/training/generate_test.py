@@ -16,7 +16,7 @@ from dtrain_harness import (
 from messages import assert_error, assert_names
 
 MINI = GOLDEN / "mini.safetensors"
-MEMORY = r"\A[^\n]*memory[^\n]* [kMG]?i?B [^\n]* [kMG]?i?B [^\n]*\n\Z"  # of weights and state, the only note
+MEMORY = r"\A[^\n]*memory[^\n]* [KMG]?i?B [^\n]* [KMG]?i?B [^\n]*\n\Z"  # of weights and state, the only note
 
 
 def dtrain(*arguments, **options):

@@ -21,7 +21,7 @@ bool is_tanh_gelu(std::string_view activation) {
   return activation == kTanhGelu || activation == "gelu_pytorch_tanh" || activation == "gelu_fast";
 }
 
-void refuse_what_gpt2_lacks(Keys& keys, std::int64_t positions) {
+void refuse_what_gpt2_lacks(Keys& keys) {
   const auto activation = keys.text("activation_function");
   if (activation && !is_tanh_gelu(*activation)) {
     keys.refuse("activation_function",
@@ -33,13 +33,12 @@ void refuse_what_gpt2_lacks(Keys& keys, std::int64_t positions) {
   keys.require("cross_attention_hidden_size", nullptr, "cross-attention");
   keys.require("quantization_config", nullptr, "quantised weights: give the model before that");
   keys.require("pruned_heads", Json::object(), "pruned heads");
-  keys.require("n_ctx", positions, "context other than n_positions");
 }
 
 // Dropout of training, which is that of --dropout; the dtype of scores, which changes rounding
-// alone; the head of other tasks.
+// alone; an older name of n_positions, which transformers ignores; the head of other tasks.
 void skip_what_changes_no_logit(Keys& keys) {
-  keys.skip({"attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn",
+  keys.skip({"attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn", "n_ctx",
              "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
              "summary_type", "summary_use_proj", "n_special", "predict_special_tokens"});
 }
@@ -61,7 +60,7 @@ ModelConfig model_of(const Json& config, const std::string& origin) {
   own.norm_epsilon = keys.number("layer_norm_epsilon").value_or(kDefaults.norm_epsilon);
   own.tie_head = keys.flag("tie_word_embeddings").value_or(kDefaults.tie_head);
   own.init_stddev = keys.number("initializer_range").value_or(kDefaults.init_stddev);
-  refuse_what_gpt2_lacks(keys, own.positions);
+  refuse_what_gpt2_lacks(keys);
   skip_what_changes_no_logit(keys);
   keys.reject_unread();
   return model;

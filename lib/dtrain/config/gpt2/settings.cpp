@@ -29,7 +29,14 @@ constexpr Setting kSettings[] = {
     {"model.weight_std", "--weight-std", "X", "",
      "standard deviation of the initial embeddings and matrices; 1/sqrt(2 --layers) of it for the "
      "last matrix of attention and MLP",
-     kTrain, kFamilyField<&Settings::init_stddev>, above(0, 10), kFixed},
+     kTrain, kFamilyField<&Settings::init_stddev>, between(0, 10), kFixed},
+};
+
+constexpr ForeignFlags kForeignFlags[] = {
+    {"bias disable-bias-linear add-bias-linear", "model.biases"},
+    {"layernorm-epsilon layer-norm-epsilon", "model.layer_norm_eps"},
+    {"n-inner", "model.inner_size"},
+    {"n-positions", "model.learned_positions"},
 };
 
 void check_heads(const ModelConfig& model) {
@@ -81,6 +88,7 @@ double layer_flops(std::int64_t width, std::int64_t inner, std::int64_t seq_len)
 const Family& family() {
   static const Family kFamily{.name = "gpt2",
                               .settings = kSettings,
+                              .foreign_flags = kForeignFlags,
                               .defaults = [] { return std::any(Settings()); },
                               .check = check_heads,
                               .hugging_face = &hugging_face(),

@@ -22,6 +22,7 @@ constexpr std::string_view kKeysWithoutArithmetic[] = {
     "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path",
     "name_or_path", "_model_name_or_path", "_commit_hash", "transformers.js_config",
     "unsloth_version", "unsloth_fixed", "is_llama_config", "use_bfloat16", "torchscript",
+    "xla_device",
     // tokens
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
     "decoder_start_token_id", "tokenizer_class", "prefix",
@@ -33,8 +34,8 @@ constexpr std::string_view kKeysWithoutArithmetic[] = {
     "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
     "begin_suppress_tokens",
     // results and other tasks
-    "output_attentions", "output_hidden_states", "output_scores", "return_dict",
-    "return_dict_in_generate", "id2label", "label2id", "num_labels", "problem_type",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
+    "return_dict_in_generate", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
     "task_specific_params", "finetuning_task", "tf_legacy_loss",
     // implementations
     "attn_implementation", "_attn_implementation", "_attn_implementation_internal",

@@ -204,7 +204,7 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"dry-run check fast-dev-run overfit-batches overfit-single-batch print-args estimate-memory",
      "", kDryRun},
     {"shuffle no-shuffle dataloader-drop-last drop-last", "", kShuffled},
-    {"bias disable-bias-linear position-embedding-type normalization norm-type swiglu "
+    {"position-embedding-type normalization norm-type swiglu "
      "activation-function num-experts lora lora-r lora-alpha lora-dropout "
      "use-rotary-position-embeddings rotary-percent group-query-attention moe-router-topk "
      "architectures",

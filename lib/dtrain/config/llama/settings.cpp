@@ -75,7 +75,7 @@ constexpr Setting kSettings[] = {
 constexpr ForeignFlags kForeignFlags[] = {
     {"n-kv-heads num-key-value-heads num-query-groups", "model.kv_heads"},
     {"kv-channels", "model.head_dim"},
-    {"norm-epsilon layernorm-epsilon rms-norm-eps", "model.norm_eps"},
+    {"norm-epsilon rms-norm-eps", "model.norm_eps"},
     {"rotary-base", "model.rope_theta"},
     {"qk-layernorm", "model.qk_norm"},
     {"init-method-std initializer-range", "model.init_std"},

@@ -35,20 +35,25 @@ TEST_CASE("Every size and switch of a GPT-2's config.json becomes a setting, or 
   CHECK(defaults.tie_head);
   const ModelConfig model = read(with(minimal_gpt2(), {{"n_inner", 100},
                                                        {"n_positions", 64},
-                                                       {"n_ctx", 64},
+                                                       {"n_ctx", 32},
                                                        {"layer_norm_epsilon", 1e-6},
                                                        {"initializer_range", 0.01},
                                                        {"tie_word_embeddings", false},
                                                        {"activation_function", "gelu_new"},
                                                        {"resid_pdrop", 0.1},
-                                                       {"summary_type", "cls_index"}}));
+                                                       {"summary_type", "cls_index"},
+                                                       {"_num_labels", 1},
+                                                       {"output_past", true},
+                                                       {"xla_device", true}}));
   CHECK(gpt2::inner_size_of(model) == 100);
   const gpt2::Settings& own = gpt2::settings_of(model);
   CHECK(own.positions == 64);
   CHECK(own.norm_epsilon == 1e-6);
   CHECK(own.init_stddev == 0.01);
   CHECK_FALSE(own.tie_head);
-  for (const ModelConfig& each : {plain, model}) {
+  const ModelConfig zeros = read(with(minimal_gpt2(), {{"initializer_range", 0}}));
+  CHECK(gpt2::settings_of(zeros).init_stddev == 0);
+  for (const ModelConfig& each : {plain, model, zeros}) {
     CHECK(text_of(read(written(each))) == text_of(each));
   }
 }
@@ -62,7 +67,6 @@ TEST_CASE("Arithmetic of GPT-2 models that dtrain lacks is refused by key and va
   check({{"scale_attn_weights", false}}, Names("scale_attn_weights"));
   check({{"scale_attn_by_inverse_layer_idx", true}}, Names("scale_attn_by_inverse_layer_idx"));
   check({{"add_cross_attention", true}}, Names("add_cross_attention"));
-  check({{"n_ctx", 512}}, Names("n_ctx", 512, 1024));
   check({{"rope_theta", 10000}}, Names("rope_theta"));
   check({{"n_head", nullptr}}, Names("n_head"));
   check({{"n_head", 7}}, Names("--heads", 7, "--width", 192));

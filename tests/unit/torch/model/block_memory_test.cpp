@@ -14,6 +14,7 @@
 
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/gpt2/gpt2.h"
 #include "dtrain/model/llama/llama.h"
 #include "dtrain/param/arena.h"
 #include "support/ranks/local_ranks.h"
@@ -32,7 +33,8 @@ struct Case {
   std::int64_t chunk = 0;  // chunk size of attention; 0: full
   bool is_fused = false;
   bool recomputes_gates = false;
-  std::int64_t kv_heads = 0;  // of a Llama of four heads; 0: a BDH
+  std::int64_t kv_heads = 0;   // of a Llama of four heads; 0: another family
+  std::int64_t positions = 0;  // of a GPT-2 of four heads; 0: another family
 };
 
 std::unique_ptr<Model> model_of(const Case& test) {
@@ -50,6 +52,17 @@ std::unique_ptr<Model> model_of(const Case& test) {
                               .biases_output = has_extras,
                               .norms_heads = has_extras},
                              kLength);
+  }
+  if (test.positions > 0) {
+    return gpt2::make_gpt2({.layers = 2,
+                            .width = 64,
+                            .heads = 4,
+                            .inner = test.neurons,
+                            .positions = test.positions,
+                            .vocab = test.vocab,
+                            .dropout = test.dropout,
+                            .has_biases = test.dropout == 0},
+                           kLength);
   }
   ComputeOptions computation;
   if (test.is_fused || test.chunk > 0) {
@@ -205,7 +218,7 @@ const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std
     Case test;
     int dtype = 0;
     std::istringstream(line) >> dtype >> test.dropout >> test.neurons >> test.vocab >> test.chunk >>
-        test.is_fused >> test.recomputes_gates >> test.kv_heads;
+        test.is_fused >> test.recomputes_gates >> test.kv_heads >> test.positions;
     test.dtype = static_cast<at::ScalarType>(dtype);
     found += measure_blocks(test);
   }
@@ -218,9 +231,9 @@ void check(const char* what, std::int64_t predicted, std::int64_t measured) {
 }
 
 std::string line_of(const Case& test) {
-  return fmt::format("{} {} {} {} {} {:d} {:d} {}", static_cast<int>(test.dtype), test.dropout,
+  return fmt::format("{} {} {} {} {} {:d} {:d} {} {}", static_cast<int>(test.dtype), test.dropout,
                      test.neurons, test.vocab, test.chunk, test.is_fused, test.recomputes_gates,
-                     test.kv_heads);
+                     test.kv_heads, test.positions);
 }
 
 void check_blocks(const std::vector<Case>& cases) {
@@ -287,6 +300,19 @@ TEST_CASE("A Llama's blocks predict their memory for one microbatch") {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     cases.push_back({.dtype = dtype, .dropout = 0.1, .kv_heads = 2});
     cases.push_back({.dtype = dtype, .neurons = 160, .vocab = 4096, .kv_heads = 4});
+  }
+  check_blocks(cases);
+}
+
+TEST_CASE("A GPT-2's blocks predict their memory for one microbatch") {
+  std::vector<Case> cases;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    cases.push_back({.dtype = dtype, .neurons = 256, .positions = 1024});
+    cases.push_back({.dtype = dtype, .neurons = 37, .positions = kLength});
+  }
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    cases.push_back({.dtype = dtype, .dropout = 0.1, .neurons = 256, .positions = kLength});
+    cases.push_back({.dtype = dtype, .neurons = 256, .vocab = 4096, .positions = kLength});
   }
   check_blocks(cases);
 }

@@ -17,6 +17,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/gpt2/settings.h"
 #include "dtrain/model/family.h"
+#include "dtrain/model/gpt2/internal/layer_norm.h"
 #include "dtrain/param/arena.h"
 #include "support/messages.h"
 #include "support/oracles/rounding.h"
@@ -207,22 +208,39 @@ TEST_CASE("A generator gives the logits of a GPT-2's blocks, with and without bi
   }
 }
 
-TEST_CASE("A 16-bit LayerNorm is that of float32, rounded") {
-  config::ModelConfig config = config_of(true, true);
-  config.layers = 1;
-  const auto model = make_model(config, kLength);
-  const param::Arena weights = random_weights(*model);
-  param::Arena low(param::ArenaLayout(model->parameters), at::kBFloat16, param::private_memory);
-  param::Arena high(param::ArenaLayout(model->parameters), at::kDouble, param::private_memory);
-  for (const param::ParameterId id : model->parameters.ids()) {
-    low.view(id).copy_(weights.view(id));
-    high.view(id).copy_(low.view(id));
+// Rows whose mean is a hundred times their deviation, so that statistics in 16 bits are useless.
+TEST_CASE("A 16-bit LayerNorm and its gradients are those of float64, rounded once") {
+  constexpr std::int64_t kRows = 5;
+  constexpr std::int64_t kWidth = 768;
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  auto random = at::make_generator<at::CPUGeneratorImpl>(5);
+  const auto noise = [&](at::IntArrayRef shape) { return at::randn(shape, random, at::kDouble); };
+  std::vector<at::Tensor> low{(noise({kRows, kWidth}) + 100).to(dtype), noise({kWidth}).to(dtype),
+                              noise({kWidth}).to(dtype)};  // x, weight, bias
+  const at::Tensor gradient = noise({kRows, kWidth}).to(dtype);
+  std::vector<at::Tensor> high;
+  for (at::Tensor& each : low) {
+    high.push_back(each.to(at::kDouble).set_requires_grad(true));
+    each.set_requires_grad(true);
   }
-  const at::Tensor tokens = random_tokens();
-  const Result found = block_result(*model, low, tokens);
-  const Result expected = block_result(*model, high, tokens);
-  // Some ten rounded operations between embedding and logits.
-  CHECK(largest_error(found.logits, expected.logits) < 10 * testing::unit_roundoff(at::kBFloat16));
+  const at::Tensor found = layer_norm(low[0], low[1], low[2], 1e-5);
+  const at::Tensor centred = high[0] - high[0].mean(-1, true);
+  const at::Tensor normed = centred / (centred.square().mean(-1, true) + 1e-5).sqrt();
+  const at::Tensor expected = normed * high[1] + high[2];
+  torch::autograd::backward({found}, {gradient});
+  torch::autograd::backward({expected}, {gradient.to(at::kDouble)});
+
+  const auto check = [&](const at::Tensor& value, const at::Tensor& exact) {
+    // Statistics in float32 err by 100 * 2^-24 of a deviation, and sums over rows by less.
+    const at::Tensor bound = exact.abs() * testing::unit_roundoff(dtype) + 100 * 0x1p-20;
+    CHECK(value.scalar_type() == dtype);
+    CHECK(((value.to(at::kDouble) - exact).abs() <= bound).all().item<bool>());
+  };
+  check(found.detach(), expected.detach());
+  for (std::size_t i = 0; i < low.size(); ++i) {
+    INFO("argument " << i);
+    check(low[i].grad(), high[i].grad());
+  }
 }
 
 TEST_CASE("A GPT-2 begins with nanoGPT's values") {
@@ -239,14 +257,15 @@ TEST_CASE("A GPT-2 begins with nanoGPT's values") {
 }
 
 TEST_CASE("A GPT-2 is refused by name where its sizes do not fit") {
-  const config::ModelConfig config = config_of(true, true);
+  config::ModelConfig config = config_of(true, true);
   const auto refusal = [&](std::int64_t length, const TensorCoordinate& place) {
     return message_of(base::ErrorKind::usage, [&] { (void)make_model(config, length, place); });
   };
   CHECK_THAT(refusal(10, {}), Names("--seq-len", 10, "--learned-positions", 9));
   CHECK_THAT(refusal(7, {.size = 2}), Names("--tp", 2, "--heads", 3));
-  CHECK_THAT(refusal(7, {.size = 3}), Names("--tp", 3, "--inner-size", 20));
   CHECK((void(make_model(config, 9)), true));
+  config::gpt2::settings_of(config).inner = 2;
+  CHECK_THAT(refusal(7, {.size = 3}), Names("--tp", 3, "--inner-size", 2));
 }
 
 }  // namespace
