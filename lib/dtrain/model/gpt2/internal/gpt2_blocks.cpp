@@ -50,10 +50,12 @@ BlockMemory Gpt2Embedding::memory(const BatchShape& shape) const {
       embedding_memory(shape, slice_.whole.width, slice_.vocab, slice_.whole.dropout > 0);
   const std::int64_t low = size_of(shape.dtype);
   const std::int64_t row = shape.rows() * slice_.whole.width * low;
-  memory.forward += row;  // the rows and their sum with the positions
-  memory.forward_without_graph += row;
-  // The gradients of the positions in use, and of all.
-  memory.backward += (shape.length + slice_.whole.positions) * slice_.whole.width * low;
+  const std::int64_t dropped = shape.training && slice_.whole.dropout > 0 ? row : 0;
+  memory.forward = std::max(memory.forward, 2 * row + dropped);  // rows, and their sum
+  memory.forward_without_graph = memory.forward;
+  // The gradients of the positions in use and of all are freed before those of the tokens appear.
+  const std::int64_t positions = (shape.length + slice_.whole.positions) * slice_.whole.width * low;
+  memory.backward = std::max(memory.backward, positions + dropped);
   return memory;
 }
 
@@ -127,12 +129,13 @@ BlockMemory Gpt2Layer::memory(const BatchShape& shape) const {
   memory.forward = memory.saved + memory.output + row + dropped;
   memory.forward_without_graph =
       std::max({3 * row + 4 * query, 2 * row + 2 * hidden, 4 * row + hidden});
-  // A weight's gradient lives until it is added. The gradients of queries, keys and values are
-  // joined.
+  // A weight's gradient lives until it is added. At attention, the gradients of queries, keys and
+  // values are there, in 16 bits as float32, and the values of the MLP are freed.
   const std::int64_t largest =
       std::max(slice_.inner, kMapsPerHead * slice_.heads * sizes.head_dim());
   const std::int64_t weight = largest * sizes.width * low;
-  memory.backward = memory.saved + 2 * row + std::max({2 * hidden, 6 * query, hidden + weight});
+  memory.backward =
+      memory.saved + std::max(hidden + weight + dropped, 3 * query / low * wide - 2 * hidden);
   if (slice_.place.is_whole()) return memory;
   add_widened_memory(memory, shape,
                      {.width = sizes.width, .inner = slice_.inner, .largest = largest});
