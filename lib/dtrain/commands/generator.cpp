@@ -86,9 +86,10 @@ void check_memory(const config::MachineConfig& machine, const GeneratorMemory& m
   }
   if (memory.total() <= available) return;
   const bool is_wide = c10::elementSize(parallel::dtype_of(machine.dtype)) > 2;
-  const std::string_view help = memory.grows ? "fewer --max-tokens, a shorter prompt"
-                                : is_wide    ? "--dtype bfloat16"
-                                             : "a smaller model";
+  const bool may_shorten = memory.grows && memory.weights < available;
+  const std::string_view help = may_shorten ? "fewer --max-tokens, a shorter prompt"
+                                : is_wide   ? "--dtype bfloat16"
+                                            : "a smaller model";
   base::fail(ErrorKind::usage,
              "generation needs {} ({} of weights, {} of state), more than {}: use {}{}",
              format_bytes(memory.total()), format_bytes(memory.weights), format_bytes(memory.state),
@@ -157,10 +158,11 @@ void generate(const config::Config& config, const Output& output) {
       read_prompts(config.generate, *tokenizer, family.max_positions(opened.settings));
   std::int64_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
+  // The generator is not fed the last token.
+  const std::int64_t positions = longest + config.generate.max_tokens - 1;
   const auto model = model::make_model(opened.settings, /*seq_len=*/1);
   const at::ScalarType dtype = parallel::dtype_of(config.machine.dtype);
-  const GeneratorMemory memory =
-      predict_memory(opened.settings, *model, dtype, longest + config.generate.max_tokens);
+  const GeneratorMemory memory = predict_memory(opened.settings, *model, dtype, positions);
   check_memory(config.machine, memory);
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};

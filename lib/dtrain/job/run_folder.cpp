@@ -224,8 +224,11 @@ void RunFolder::request_requeue(std::int64_t step, const std::string& reason) {
 
 void RunFolder::check_tokenizer(std::string_view model) const {
   const auto wanted = data::files_of_tokenizer(model);
-  if (wanted.empty() || (config_.run.overwrite && replaces_tokenizer())) return;
+  if (wanted.empty()) return;
+  const std::vector<std::string> replaced =
+      config_.run.overwrite ? old_tokenizer_files() : std::vector<std::string>();
   for (const std::string_view name : data::kTokenizerFiles) {
+    if (std::ranges::count(replaced, name) > 0) continue;
     // A tokenizer.model is found before a tokenizer.json.
     const bool is_alone = wanted.size() == 1;
     const std::string path = fmt::format("{}/{}", dir_, name);
@@ -266,23 +269,33 @@ void RunFolder::replace_kept_files(const std::vector<store::KeptFile>& files) {
 }
 
 void RunFolder::remove_old_tokenizer() {
-  if (!replaces_tokenizer()) return;
-  for (const auto& [name, content] : data::files_of_tokenizer(data::tokenizer_in(dir_)->model)) {
+  for (const std::string& name : old_tokenizer_files()) {
     disk_.remove_file(fmt::format("{}/{}", dir_, name));
   }
 }
 
-// True if the folder's tokenizer is that of the old run's final model.
-bool RunFolder::replaces_tokenizer() const {
+// The names of the files of the folder's tokenizer that are as the old run wrote them, if it is that
+// of the old run's final model.
+std::vector<std::string> RunFolder::old_tokenizer_files() const {
   const std::string model = store::final_model(dir_);
-  if (!base::path_exists(model)) return false;
+  if (!base::path_exists(model)) return {};
   try {
     const auto stored = data::tokenizer_in(dir_);
     const auto file = checkpoint::format::SafetensorsFile::open(model);
     const auto found = file.metadata().find(store::kTokenizerKey);
-    return stored && found != file.metadata().end() && found->second == data::identity_of(*stored);
+    const bool is_old =
+        stored && found != file.metadata().end() && found->second == data::identity_of(*stored);
+    if (!is_old) return {};
+    std::vector<std::string> names;
+    for (const auto& [name, content] : data::files_of_tokenizer(stored->model)) {
+      const std::string path = fmt::format("{}/{}", dir_, name);
+      if (base::path_exists(path) && base::content_of(path, kTokenizerFile) == content) {
+        names.push_back(name);
+      }
+    }
+    return names;
   } catch (const base::Error&) {
-    return false;  // an empty file
+    return {};  // an empty file
   }
 }
 

@@ -86,7 +86,7 @@ class RunFolder {
   void check_tokenizer(std::string_view model) const;
   void keep_tokenizer(std::string_view model) const;
   void replace_kept_files(const std::vector<checkpoint::store::KeptFile>& files);
-  [[nodiscard]] bool replaces_tokenizer() const;
+  [[nodiscard]] std::vector<std::string> old_tokenizer_files() const;
   void remove_old_tokenizer();
   void remove_old_run();
   void remove_leftovers();

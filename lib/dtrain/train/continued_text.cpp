@@ -64,6 +64,7 @@ ContinuedText continue_text(model::Generator& generator, const data::Tokenizer& 
     return !result.is_stopped;
   });
   if (const std::string rest = stop.add(repair.finish()); !rest.empty()) output(rest);
+  result.is_stopped = result.is_stopped || stop.is_found();
   if (!stop.held_back().empty()) output(stop.held_back());
   return result;
 }

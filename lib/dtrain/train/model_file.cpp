@@ -111,11 +111,10 @@ std::shared_ptr<const data::Tokenizer> open_stored(data::StoredTokenizer stored,
 // The tokenizer of a model file that names none, as in Hugging Face's folders.
 std::shared_ptr<const data::Tokenizer> unnamed_tokenizer(const WeightFile& file,
                                                          std::int64_t vocab) {
+  const std::string folder = fs::absolute(file.path()).parent_path().string();
+  auto beside = data::tokenizer_in(folder, data::TokenizerKind::hugging_face);
+  if (beside) return open_stored(std::move(*beside), file, vocab);
   if (vocab == kByteVocabulary) return data::byte_tokenizer();
-  auto beside = data::tokenizer_in(fs::absolute(file.path()).parent_path().string());
-  if (beside && data::kind_of_model(beside->model) == data::TokenizerKind::hugging_face) {
-    return open_stored(std::move(*beside), file, vocab);
-  }
   base::fail(
       ErrorKind::checkpoint,
       "model file '{}' has a vocabulary of {} and does not name its tokenizer; generating "

@@ -22,7 +22,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/input/file.h"
 #include "dtrain/config/saved_run.h"
-#include "dtrain/data/tokenizer/tokenizer.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
 #include "dtrain/data/tokens/token_header.h"
 #include "dtrain/train/internal/setting_changes.h"
 #include "dtrain/train/model_file.h"
@@ -291,10 +291,15 @@ void check_same_run(const StartContext& context, const VerifiedCheckpoint& chose
 // that gave the model.
 void check_tokenizer(const StartContext& context, std::string_view flag,
                      const std::string& weights) {
-  std::string saved = ask_leader(context, [&] { return saved_tokenizer(weights); });
-  // Byte models name no tokenizer; a model with their vocabulary and no tokenizer counts as one.
-  const bool may_be_bytes = context.config.model.vocab == data::kByteVocab;
-  if (saved.empty() && may_be_bytes) saved = data::identity_of(data::TokenizerKind::bytes, {});
+  const std::string saved = ask_leader(context, [&] {
+    const std::string named = saved_tokenizer(weights);
+    if (!named.empty() || context.config.model.vocab != data::kByteVocab) return named;
+    // Byte models name no tokenizer; a model with their vocabulary and no tokenizer counts as one.
+    const std::string folder = base::is_folder(weights) ? weights : base::parent_folder(weights);
+    const bool has_tokenizer =
+        data::tokenizer_in(folder, data::TokenizerKind::hugging_face).has_value();
+    return has_tokenizer ? named : data::identity_of(data::TokenizerKind::bytes, {});
+  });
   if (saved.empty() || context.tokenizer == "unknown" || saved == context.tokenizer) return;
   base::fail(ErrorKind::usage,
              "{}: the model of {} was trained on tokens of {}, data.train ({}) has those of {}; "

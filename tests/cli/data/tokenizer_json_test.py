@@ -119,6 +119,12 @@ class Runs(TokenizerJson):
         # Without the token between documents, the tokenizer is the same.
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", path, "--output", "c.dtok")
         self.dtrain("evaluate", "--from", "run", "--data", "c.dtok")
+        mine = self.folder / "run" / "tokenizer_config.json"
+        own = mine.read_text()
+        mine.write_text("{}")
+        error_line(self.train("--data", "b.dtok", "--overwrite", "--run-dir", "run", status=USAGE).stderr, "run/tokenizer_config.json")
+        self.assertEqual((self.folder / "run" / "tokenizer.json").read_bytes(), path.read_bytes())
+        mine.write_text(own)
         self.train("--data", "b.dtok", "--overwrite", "--run-dir", "run")
         self.assertEqual((self.folder / "run" / "tokenizer.json").read_bytes(), other.read_bytes())
         self.assertNotIn("eos_token", json.loads((self.folder / "run" / "tokenizer_config.json").read_text()))

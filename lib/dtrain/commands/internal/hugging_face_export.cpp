@@ -56,7 +56,7 @@ Companions companions_of(const std::string& run) {
   const std::string folder = store::kept_files_folder(run);
   Companions found{.kept = store::read_kept_files(folder), .tokenizer = data::tokenizer_in(run)};
   if (found.kept.empty() || !found.tokenizer) return found;
-  const auto original = data::tokenizer_in(folder);
+  const auto original = data::tokenizer_in(folder, data::kind_of_model(found.tokenizer->model));
   if (original && original->model == found.tokenizer->model) return found;
   base::log_warning(
       "the run's data has the tokenizer {}: the export leaves out token ids and tokenizer of the "

@@ -56,18 +56,20 @@ std::vector<std::pair<std::string, std::string>> files_of_tokenizer(std::string_
           {std::string(kTokenizerFiles[2]), config.dump(2) + "\n"}};
 }
 
-std::optional<StoredTokenizer> tokenizer_in(const std::string& folder) {
-  for (const TokenizerKind kind : {TokenizerKind::sentencepiece, TokenizerKind::hugging_face}) {
-    const fs::path path = fs::path(folder) / tokenizer_file_name(kind);
-    if (!is_file(path)) continue;
-    std::string model = base::content_of(path.string(), kFile);
-    if (kind == TokenizerKind::hugging_face) {
-      const std::string end = end_token_in(fs::path(folder) / kTokenizerFiles[2]);
-      if (!end.empty()) model = with_document_end(model, end);
-    }
-    return StoredTokenizer{.path = path.string(), .model = std::move(model)};
+std::optional<StoredTokenizer> tokenizer_in(const std::string& folder, TokenizerKind kind) {
+  const fs::path path = fs::path(folder) / tokenizer_file_name(kind);
+  if (!is_file(path)) return std::nullopt;
+  std::string model = base::content_of(path.string(), kFile);
+  if (kind == TokenizerKind::hugging_face) {
+    const std::string end = end_token_in(fs::path(folder) / kTokenizerFiles[2]);
+    if (!end.empty()) model = with_document_end(model, end);
   }
-  return std::nullopt;
+  return StoredTokenizer{.path = path.string(), .model = std::move(model)};
+}
+
+std::optional<StoredTokenizer> tokenizer_in(const std::string& folder) {
+  auto found = tokenizer_in(folder, TokenizerKind::sentencepiece);
+  return found ? found : tokenizer_in(folder, TokenizerKind::hugging_face);
 }
 
 }  // namespace dtrain::data

@@ -38,5 +38,8 @@ struct StoredTokenizer {
 ///
 /// Throws: Error{usage} naming a file that cannot be read or is not JSON.
 [[nodiscard]] std::optional<StoredTokenizer> tokenizer_in(const std::string& folder);
+/// The same for one kind, sentencepiece or hugging_face.
+[[nodiscard]] std::optional<StoredTokenizer> tokenizer_in(const std::string& folder,
+                                                          TokenizerKind kind);
 
 }  // namespace dtrain::data
