@@ -77,7 +77,7 @@ def dtrain_block(row, options):
     model = row.model
     timed = steps_of(model, options)
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--layers", model.layers] if model.layers else []
+        flags = ["--layers", model.levels] if model.levels else []
         _, peak = bench.run([BIN / "dtrain", "--config", ROOT / f"configs/experiments/{model.config}.json", "--data",
                              OUTPUT / "text.txt", "--seq-len", model.length, "--global-batch", 0, "--microbatch", model.batch,
                              "--grad-accum", 1, "--threads", row.threads, "--dtype", row.dtype, "--steps",
@@ -93,7 +93,7 @@ def dtrain_block(row, options):
 
 def peer_block(row, peer, options):
     model = row.model
-    flags = ["--layers", model.layers] if model.layers else []
+    flags = ["--levels", model.levels] if model.levels else []
     flags += ["--compile"] if "compiled" in peer else []
     flags += ["--dtype", "bfloat16"] if "bfloat16" in peer else []
     output, peak = bench.run([options.peer, ROOT / "scripts/peer/bench_peer.py", "--config", model.config, "--batch",
