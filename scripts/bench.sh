@@ -2,8 +2,8 @@
 # bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON] [--beside CHECKOUT]: speed and memory of
 # dtrain; with a Python that has torch 2.11.0, beside the PyTorch peer of scripts/peer; with another checkout and its
 # release build, beside that. Prints a table, writes build/bench/TIME.json.
-# bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: fused kernels beside PyTorch, eager and compiled, on this CPU;
-# what ranks of one machine wait and gain; starts.
+# bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: BDH with fused kernels, Llama and GPT-2 beside PyTorch, eager and
+# compiled, on this CPU; what ranks of one machine wait and gain; starts.
 # bench.sh plan [--steps N]: what dtrain plan predicts beside what runs measure.
 # bench.sh compress [--rate RATE] [--only link|loss]: what compressed gradients save on a slow link, and cost in loss.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.

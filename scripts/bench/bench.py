@@ -199,6 +199,12 @@ def check_peer(python):
         sys.exit(f"bench: --peer {python} has torch {found.strip()}; it must be 2.11.0, as for dtrain")
 
 
+def can_find(python, module):
+    """Whether this Python could import the module."""
+    program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
+    return subprocess.run([python, "-c", program], check=False).returncode == 0
+
+
 def prepare(peer):
     """Checks the peer, if any, and writes the text that all benchmarks read; returns its path."""
     if peer:

@@ -1,4 +1,4 @@
-"""The measurements of scripts/bench.sh cpu: fused kernels beside PyTorch on a CPU; docs/internals/performance.md explains them."""
+"""The measurements of scripts/bench.sh cpu: training beside PyTorch on a CPU; docs/internals/performance.md explains them."""
 
 import argparse
 import dataclasses
@@ -29,12 +29,23 @@ class Model:
     batch: int
     length: int
     levels: int = 0  # 0: the configuration's
+    vocab: int = 256
+    dropout: float = 0.1
+    fused: bool = False  # the peer's AdamW
+    needs: str = "torch"  # what the peer imports
 
 
 MINI = Model("mini", 8, 128)
 SMALL = Model("small", 8, 256)
 LARGE = Model("25m", 1, 256)
 LONG = {length: Model("small", 1, length, levels=2) for length in (1024, 8192, 16384)}
+TRANSFORMERS = {
+    "SmolLM2": Model("smollm2", 1, 512, vocab=49152, dropout=0, fused=True, needs="transformers"),
+    "small Llama": Model("small_llama", 8, 256, dropout=0, fused=True, needs="transformers"),
+    "shakespeare-char": Model("shakespeare-char", 12, 256, dropout=0.2, fused=True),
+}
+SHORT = ("mini", "small_llama", "shakespeare-char")  # whose steps are short
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -49,8 +60,7 @@ class Row:
 
 def rows(options):
     named = [("mini", MINI), ("small", SMALL), ("25m", LARGE)]
-    result = [Row(f"{name}, {threads} thread{'s' if threads > 1 else ''}", model, threads)
-              for threads in (1, 2) for name, model in named]
+    result = rows_by_threads(named)
     result += [Row(f"{name}, bfloat16", model, dtype="bfloat16", peers=("eager", "compiled", "eager bfloat16",
                                                                       "compiled bfloat16")) for name, model in named]
     result += [Row("small, recompute gates", SMALL, flags=("--recompute", "gates"), peers=("eager",)),
@@ -58,7 +68,13 @@ def rows(options):
     result += [Row(f"small, 2 levels, T {length:,}, 2 threads", model, 2, peers=("eager",) if length == 8192 else ())
                for length, model in LONG.items()]
     result += [Row("mini, 2 threads beside a busy process", MINI, 2, peers=("eager",), disturbed=True)]
+    result += rows_by_threads(TRANSFORMERS.items())
     return [row for row in result if options.only in row.name]
+
+
+def rows_by_threads(named):
+    return [Row(f"{name}, {threads} thread{'s' if threads > 1 else ''}", model, threads)
+            for threads in (1, 2) for name, model in named]
 
 
 def busy_seconds():
@@ -80,15 +96,17 @@ def dtrain_block(row, options):
         flags = ["--layers", model.levels] if model.levels else []
         _, peak = bench.run([BIN / "dtrain", "--config", ROOT / f"configs/experiments/{model.config}.json", "--data",
                              OUTPUT / "text.txt", "--seq-len", model.length, "--global-batch", 0, "--microbatch", model.batch,
-                             "--grad-accum", 1, "--threads", row.threads, "--dtype", row.dtype, "--steps",
-                             options.warmup + timed, "--warmup-steps", 0, "--log-every", 0, "--checkpoint-every", "none",
-                             "--memory-limit", 0, "--run-dir", folder, *flags, *row.flags])
+                             "--grad-accum", 1, "--vocab", model.vocab, "--dropout", model.dropout, "--threads", row.threads,
+                             "--dtype", row.dtype, "--steps", options.warmup + timed, "--warmup-steps", 0, "--log-every", 0,
+                             "--checkpoint-every", "none", "--memory-limit", 0, "--run-dir", folder, *flags, *row.flags])
         steps = runs.steps_of(folder)[options.warmup:]
         sizes = json.loads((pathlib.Path(folder) / "config.json").read_text())["model"]
     # The whole block over its steps, as the peer's is.
     rate = model.batch * model.length * len(steps) / sum(step["step_seconds"] for step in steps)
-    return {"tokens_per_second": rate, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"],
-            "gflops": rate * product_flops_per_token(sizes, model.length) / 1e9}
+    block = {"tokens_per_second": rate, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"]}
+    if sizes["name"] == "bdh":
+        block["gflops"] = rate * product_flops_per_token(sizes, model.length) / 1e9
+    return block
 
 
 def peer_block(row, peer, options):
@@ -96,16 +114,17 @@ def peer_block(row, peer, options):
     flags = ["--levels", model.levels] if model.levels else []
     flags += ["--compile"] if "compiled" in peer else []
     flags += ["--dtype", "bfloat16"] if "bfloat16" in peer else []
+    flags += ["--fused"] if model.fused else []
     output, peak = bench.run([options.peer, ROOT / "scripts/peer/bench_peer.py", "--config", model.config, "--batch",
-                              model.batch, "--length", model.length, "--threads", row.threads, "--text",
-                              OUTPUT / "text.txt", "--warmup", options.warmup, "--steps", steps_of(model, options), "--blocks",
-                              1, *flags])
+                              model.batch, "--length", model.length, "--vocab", model.vocab, "--dropout", model.dropout,
+                              "--threads", row.threads, "--text", OUTPUT / "text.txt", "--warmup", options.warmup,
+                              "--steps", steps_of(model, options), "--blocks", 1, *flags])
     return {"tokens_per_second": json.loads(output.splitlines()[-1])["tokens_per_s"]["median"], "peak_bytes": peak}
 
 
 def steps_of(model, options):
     """Timed steps of a block: about as many tokens whatever the model."""
-    return max(2, options.tokens // (model.batch * model.length) if model.config == "mini" else
+    return max(2, options.tokens // (model.batch * model.length) if model.config in SHORT else
                options.tokens // (4 * model.batch * model.length))
 
 
@@ -140,19 +159,22 @@ def measure_once(row, options):
 
 
 def measure(row, options):
+    if options.peer and not bench.can_find(options.peer, row.model.needs):
+        return left_out(row, f"{options.peer} has no {row.model.needs} (scripts/peer/README.md)")
     for _ in range(TRIES):
         blocks, foreign = measure_once(row, options)
         if row.disturbed or foreign <= FOREIGN or options.loud:
             return {"row": dataclasses.asdict(row), "blocks": blocks, "foreign": foreign, **summary(blocks)}
-    return {"row": dataclasses.asdict(row), "left_out": f"other processes took {foreign:.2f} of a core, {TRIES} times"}
+    return left_out(row, f"other processes took {foreign:.2f} of a core, {TRIES} times")
+
+
+def left_out(row, reason):
+    return {"row": dataclasses.asdict(row), "left_out": reason}
 
 
 def summary(blocks):
     """Medians, and dtrain over the faster of its peers, of blocks that ran side by side."""
-    result = {"tokens_per_second": bench.median_of(blocks["dtrain"], "tokens_per_second"),
-              "peak_bytes": bench.median_of(blocks["dtrain"], "peak_bytes"),
-              "tensor_bytes": bench.median_of(blocks["dtrain"], "tensor_bytes"),
-              "gflops": bench.median_of(blocks["dtrain"], "gflops")}
+    result = {key: bench.median_of(blocks["dtrain"], key) for key in blocks["dtrain"][0]}
     peers = {name: of for name, of in blocks.items() if name != "dtrain"}
     if peers:
         best = max(peers, key=lambda name: bench.median_of(peers[name], "tokens_per_second"))
@@ -172,7 +194,7 @@ def roofline():
 
 
 def product_flops_per_token(sizes, length):
-    """What the products of a step of fused kernels with full attention do, forward and back (docs/guide/model.md)."""
+    """What the products of a step of BDH's fused kernels with full attention do, forward and back (docs/guide/model.md)."""
     width, heads = sizes["width"], sizes["heads"]
     n = heads * sizes["neurons"]
     triangle = length * (1 + 32 / length)  # 2 T kappa: blocks of 32 rows on and below the diagonal
@@ -184,7 +206,7 @@ def product_flops_per_token(sizes, length):
 def product_share(found, gflops):
     """Of the rate that one thread's products alone reach on the shapes of this model, or None where there is no such rate."""
     row = found["row"]
-    if row["model"]["length"] > 512 or row["disturbed"] or row["flags"]:
+    if "gflops" not in found or row["model"]["length"] > 512 or row["disturbed"] or row["flags"]:
         return None
     size = "25m" if row["model"]["config"] == "25m" else "small"
     rates = [rate for name, rate in gflops.items() if name.startswith(size) and name.endswith(row["dtype"])]
@@ -214,13 +236,13 @@ def print_table(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench.sh cpu", description="Fused kernels on this CPU (docs/internals/performance.md).")
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh cpu", description="Training on this CPU (docs/internals/performance.md).")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each kind [5]")
-    parser.add_argument("--tokens", type=int, default=16384, help="timed tokens of a block of mini; a quarter for others [16384]")
+    parser.add_argument("--tokens", type=int, default=16384, help="timed tokens of a block; a quarter for larger models [16384]")
     parser.add_argument("--warmup", type=int, default=2, help="warm-up steps [2]")
     parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose names contain TEXT; ranks: the communication rows")
     parser.add_argument("--loud", action="store_true", help="keep rows that other processes disturbed")
-    parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, to run scripts/peer")
+    parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, and transformers for a Llama, to run scripts/peer")
     options = parser.parse_args()
     bench.prepare(options.peer)
     report = {"machine": bench.machine(), "rounds": options.rounds, "gflops": roofline(), "rows": []}

@@ -1,21 +1,27 @@
-"""A small part of each random campaign of scripts/soak.sh, and of scripts/sweep_defaults.py."""
+"""A small part of each random campaign of scripts/soak.sh, of scripts/sweep_defaults.py, and of scripts/bench.sh cpu."""
 
+import argparse
 import concurrent.futures
 import contextlib
+import dataclasses
+import io
 import json
 import math
 import pathlib
 import random
+import shutil
 import sys
 import unittest
+import unittest.mock
 
 from data_harness import DataTest
-from dtrain_harness import SOURCE, FolderTest, run
+from dtrain_harness import GOLDEN, PYTHON, SOURCE, FolderTest, run
 from messages import assert_names
 
 SCRIPTS = SOURCE / "scripts"
-sys.path[:0] = (str(SCRIPTS), str(SCRIPTS / "soak"))
+sys.path[:0] = (str(SCRIPTS), str(SCRIPTS / "soak"), str(SCRIPTS / "bench"))
 sys.dont_write_bytecode = True
+import bench_cpu  # noqa: E402
 import soak_nodes  # noqa: E402
 import soak_parity  # noqa: E402
 import soak_repeat  # noqa: E402
@@ -144,6 +150,40 @@ class Sweep(FolderTest):
 
     def test_a_candidate_that_there_is_not_is_refused(self):
         self.assertIn("linear", self.sweep("--candidates", "no", status=2).stderr)
+
+
+class CpuBenchmark(FolderTest):
+    """Rows beside PyTorch, with a Python that has no transformers."""
+
+    def measure(self, row):
+        """The row, and its cells in the table."""
+        options = argparse.Namespace(peer=PYTHON, rounds=1, tokens=1, warmup=1, loud=True)
+        shutil.copy(GOLDEN / "text.bin", self.folder / "text.txt")
+        with unittest.mock.patch.object(bench_cpu, "OUTPUT", self.folder):
+            found = bench_cpu.measure(row, options)
+        report = {"machine": {"cpu": "", "cores": 1, "commit": ""}, "rounds": 1, "gflops": {"small, float32": 1}, "rows": [found]}
+        with contextlib.redirect_stdout(io.StringIO()) as table:
+            bench_cpu.print_table(report)
+        head, _, line = [line.split("|")[1:-1] for line in table.getvalue().splitlines() if line.startswith("|")][:3]
+        self.assertEqual(len(head), len(line))
+        return found, [cell.strip() for cell in line]
+
+    def model(self, name):
+        return dataclasses.replace(bench_cpu.TRANSFORMERS[name], batch=1, length=8)
+
+    def test_a_transformer_has_ratios_and_no_rate_of_products(self):
+        found, cells = self.measure(bench_cpu.Row("GPT-2", self.model("shakespeare-char"), peers=("eager",)))
+        self.assertEqual(found["ratio"], found["tokens_per_second"] / found["peer_tokens_per_second"])
+        self.assertTrue(all(cells[:5]), cells)
+        self.assertEqual(["", ""], cells[5:])
+
+    def test_bdh_has_a_rate_of_products(self):
+        _, cells = self.measure(bench_cpu.Row("BDH", bench_cpu.Model("mini", 1, 8, levels=1), peers=("eager",)))
+        self.assertTrue(all(cells), cells)
+
+    def test_a_row_that_needs_a_missing_package_is_left_out(self):
+        _, cells = self.measure(bench_cpu.Row("Llama", self.model("SmolLM2")))
+        assert_names(cells[1], str(PYTHON), "transformers")
 
 
 class HuggingFace(DataTest):
