@@ -72,7 +72,7 @@ class Prepare(TokenizerJson):
         self.refused(*prepare, "--tokenizer", "empty", parts=["empty/tokenizer.json"])
         bad = self.write("bad.json", path.read_text().replace("ByteLevel", "Metaspace"))
         self.refused(*prepare, "--tokenizer", bad, parts=["bad.json", "Metaspace"])
-        self.dtrain("data", "tokenizer", "train", self.write("book.txt", (GOLDEN / "text.bin").read_bytes()), "--vocab-size", 300,
+        self.dtrain("data", "tokenizer", "train", self.write("book.txt", (GOLDEN / "text.bin").read_bytes()), "--vocab-size", 400,
                     "--output", "s.model")
         self.refused(*prepare, "--tokenizer", "s.model", "--document-end", END, parts=["--document-end", "s.model"], status=USAGE)
 

@@ -14,6 +14,7 @@ NOT_RUN = {
     "needs a container engine": 1,
     "needs a GPU": 1,
     "needs a SLURM cluster": 2,
+    "needs a model's folder": 1,
     "needs a network": 4,
     "needs Open MPI": 1,
     "needs several machines": 1,

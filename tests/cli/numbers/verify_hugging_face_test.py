@@ -32,7 +32,7 @@ class VerifyHuggingFace(FolderTest):
         for name, ranks, layout in (("llama", 2, ["--strategy", "pp"]), ("llama", 2, ["--strategy", "tp"]),
                                     ("llama3_tied", 2, ["--strategy", "tp"]), ("llama3_tied", 3, ["--strategy", "pp"]),
                                     ("qwen2", 2, ["--strategy", "fsdp"]), ("qwen3", 4, ["--strategy", "tp"]),
-                                    ("gpt2", 2, ["--strategy", "pp"]), ("gpt2", 4, ["--strategy", "tp", "--tp-vocab"])):
+                                    ("gpt2", 2, ["--strategy", "pp"]), ("gpt2", 4, ["--strategy", "tp", "--tp-vocab", "on"])):
             with self.subTest(name, layout=layout):
                 self.verify(name, "--dtype", "float64", *layout, ranks=ranks)
                 self.assertEqual(self.answer["checks"]["trajectory.loss"]["tolerance"], 1e-10)

@@ -309,7 +309,7 @@ class Completion(unittest.TestCase):
 
     def test_bash(self):
         for words, expected in ((["dtrain", "--val"], ["--val-data", "--val-fraction"]), (["dtrain", "veri"], ["verify"]),
-                                (["dtrain", "generate", "--to"], ["--top-k"]), (["dtrain", "--optimizer", ""], ["adamw", "sgd"]),
+                                (["dtrain", "generate", "--to"], ["--top-k", "--top-p"]), (["dtrain", "--optimizer", ""], ["adamw", "sgd"]),
                                 (["dtrain", "--tie-layers", "of"], ["off"]), (["dtrain", "checkpoint", "ex"], ["export"]),
                                 (["dtrain", "--dtype", ""], ["float32", "float64", "bfloat16", "float16"]),
                                 (["dtrain", "--optimizer", "=", "s"], ["sgd"]), (["dtrain", "report", "--c"], ["--csv"]),

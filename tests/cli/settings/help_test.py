@@ -68,7 +68,7 @@ FOREIGN = {
     "--kv-heads": "--num-key-value-heads",
     "--norm-eps": "--norm-epsilon",
     "--layer-norm-eps": "--layernorm-epsilon",
-    "--biases": "--bias",
+    "--biases": "--disable-bias-linear",
     "--tie-embeddings": "--tie-word-embeddings",
     "help model": "--num-experts --rotary-percent --lora_r",
     "": "--ema --shuffle --pin-memory --workers --data-cache-path --nodes_unknown_flag --checkpoint.enable_checkpoint_interval --validation.freq",
@@ -124,7 +124,7 @@ class Help(unittest.TestCase):
     def test_help_suggests_our_name_or_the_nearest(self):
         for name, ours in (("batch_size", "--microbatch"), ("n_layer", "--layers"), ("--learning-rate", "--lr")):
             self.assertIn(ours, help_of("help", name))
-        for name, ours in (("widht", "width"), ("chekpoint-every", "checkpoint-every"), ("qqqq", "dtrain --help"), ("bias", "help model")):
+        for name, ours in (("widht", "width"), ("chekpoint-every", "checkpoint-every"), ("qqqq", "dtrain --help"), ("lora", "help model")):
             error = run(DTRAIN, "help", name, status=USAGE).stderr
             self.assertIn(ours, error)
             self.assertEqual(error.count("\n"), 1, error)

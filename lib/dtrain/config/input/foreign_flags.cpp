@@ -295,7 +295,6 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"check-for-spiky-loss skip-spikes", "train.spike_guard", "off, warn or skip"},
     {"val-split validation-split val-ratio split test-size validation-split-percentage",
      "data.val_fraction", "a fraction of --data, as 0.05"},
-    {"prompts", "report.sample_prompt"},
     {"hidden-dropout attention-dropout resid-pdrop attn-pdrop embd-pdrop", "model.dropout"},
     {"n-head n-heads num-heads num-attention-heads", "model.heads"},
     {"arch architecture model-type flavor config-name", "model.name"},
