@@ -5,6 +5,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -59,8 +60,40 @@ double uniform(std::uint64_t seed, std::int64_t index) {
   return ((words[0] >> 5) * 0x1p26 + (words[1] >> 6)) / 0x1p53;
 }
 
-// Positions in the logits and weights of the tokens that may be sampled.
+// Ascending positions in the logits, or in the weights, of the tokens that may be sampled.
 using Positions = std::vector<std::uint32_t>;
+
+// The sum of `values`, in an order that vector instructions can follow.
+double sum_of(std::span<const double> values) {
+  constexpr std::size_t kLanes = 16;
+  std::array<double, kLanes> lanes{};
+  std::size_t at = 0;
+  for (; at + kLanes <= values.size(); at += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += values[at + lane];
+  }
+  for (std::size_t lane = 0; at + lane < values.size(); ++lane) lanes[lane] += values[at + lane];
+  return std::accumulate(lanes.begin(), lanes.end(), 0.0);
+}
+
+// Returns the position at which the cumulative weight exceeds `share` of the total.
+std::size_t draw(std::span<const double> weights, double share) {
+  constexpr std::size_t kBlock = 256;  // whose sums are skipped
+  std::vector<double> sums;
+  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    sums.push_back(sum_of(weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
+  }
+  double left = share * sum_of(sums);
+  std::size_t block = 0;
+  while (block + 1 < sums.size() && left >= sums[block]) left -= sums[block++];
+  std::size_t chosen = block * kBlock;
+  for (std::size_t at = chosen; at < weights.size(); ++at) {
+    if (weights[at] == 0) continue;
+    chosen = at;  // the last one with weight, if rounding leaves more than all weights
+    if (left < weights[at]) break;
+    left -= weights[at];
+  }
+  return chosen;
+}
 
 // Selects the k most likely tokens; ties prefer lower ids.
 class Likeliest {
@@ -134,18 +167,16 @@ class Intervals {
 // The intervals of some weights, and the sum of the weights in each.
 class Histogram {
  public:
-  // positions: a random-access range. extremes: of their weights.
-  Histogram(std::span<const double> weights, const auto& positions, const Extremes& extremes)
+  // extremes: of the weights at these positions.
+  Histogram(std::span<const double> weights, const Positions& positions, const Extremes& extremes)
       : interval_of_(extremes), sums_(Intervals::kCount) {
     for (const std::uint32_t at : positions) sums_[interval_of_(weights[at])] += weights[at];
     while (last_ > 0 && sums_[last_] == 0) --last_;
   }
 
-  [[nodiscard]] double total() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
-
   // Returns the positions of positive weights in the interval at which the cumulative weight,
   // highest first, exceeds `left`; subtracts the weight before it from `left`.
-  [[nodiscard]] Positions narrow(std::span<const double> weights, const auto& positions,
+  [[nodiscard]] Positions narrow(std::span<const double> weights, const Positions& positions,
                                  double& left) const {
     std::size_t chosen = 0;
     // Falls back to the last interval if rounding raises `left` above the total weight.
@@ -163,65 +194,55 @@ class Histogram {
   std::size_t last_ = Intervals::kCount - 1;  // the last interval with weight
 };
 
-// Tokens in descending order of their logits, without sorting them: it is known only around the
-// places that are looked up.
-class Ranking {
- public:
-  // weights: exp((logits - highest) / temperature).
-  Ranking(const at::Tensor& logits, const at::Tensor& weights)
-      : logits_(values_in(logits)),
-        weights_(values_in(weights)),
-        whole_(weights_, all(), extremes_of(weights)) {}
-
-  [[nodiscard]] double total() const { return whole_.total(); }
-
-  struct Place {
-    std::size_t position;
-    double through;  // the cumulative weight up to and including `position`
-  };
-  // Returns the first position at which the cumulative weight exceeds `weight`.
-  [[nodiscard]] Place find(double weight) const {
-    constexpr std::size_t kFew = 64;
-    double left = weight;
-    Positions near = whole_.narrow(weights_, all(), left);
-    while (near.size() > kFew) {
-      const auto [lowest, highest] = std::ranges::minmax(
-          near | std::views::transform([&](std::uint32_t at) { return weights_[at]; }));
-      if (lowest == highest) break;
-      near = Histogram(weights_, near, {lowest, highest}).narrow(weights_, near, left);
-    }
-    std::ranges::stable_sort(near, std::ranges::greater(),
-                             [&](std::uint32_t at) { return logits_[at]; });
-    auto chosen = near.begin();
-    while (chosen + 1 != near.end() && left >= weights_[*chosen]) left -= weights_[*chosen++];
-    return {.position = *chosen, .through = weight - left + weights_[*chosen]};
-  }
-
- private:
-  [[nodiscard]] std::ranges::iota_view<std::uint32_t, std::uint32_t> all() const {
-    return {0, static_cast<std::uint32_t>(weights_.size())};
-  }
-
-  std::span<const double> logits_;
-  std::span<const double> weights_;
-  Histogram whole_;
-};
-
-// The total weight of the most likely tokens whose weights first sum to at least top_p of the total.
-double nucleus_weight(const Ranking& ranking, double top_p) {
-  const double least = top_p * ranking.total();
+// Returns the last of the most likely tokens whose weights first sum to at least `least`, without
+// sorting all tokens. candidates: contain these tokens.
+std::size_t last_of_nucleus(std::span<const double> logits, std::span<const double> weights,
+                            Positions candidates, double least) {
+  constexpr std::size_t kFew = 64;
   // A sum is at least `least` if it exceeds the number before it.
-  return ranking.find(std::nextafter(least, 0.0)).through;
+  double left = std::nextafter(least, 0.0);
+  while (candidates.size() > kFew) {
+    const auto [lowest, highest] = std::ranges::minmax(
+        candidates | std::views::transform([&](std::uint32_t at) { return weights[at]; }));
+    if (lowest == highest) break;
+    candidates =
+        Histogram(weights, candidates, {lowest, highest}).narrow(weights, candidates, left);
+  }
+  std::ranges::stable_sort(candidates, std::ranges::greater(),
+                           [&](std::uint32_t at) { return logits[at]; });
+  auto last = candidates.begin();
+  while (last + 1 != candidates.end() && left >= weights[*last]) left -= weights[*last++];
+  return *last;
+}
+
+// The most likely tokens whose weights first sum to at least top_p of the total.
+Positions nucleus(std::span<const double> logits, std::span<const double> weights, double top_p) {
+  const double total = sum_of(weights);
+  // All lighter weights together are less than what the nucleus leaves out.
+  const double lightest = (1 - top_p) * total / (2 * static_cast<double>(weights.size()));
+  Positions candidates;
+  for (std::uint32_t at = 0; at < weights.size(); ++at) {
+    if (weights[at] >= lightest) candidates.push_back(at);
+  }
+  const std::size_t last = last_of_nucleus(logits, weights, candidates, top_p * total);
+  std::erase_if(candidates, [&](std::uint32_t at) {
+    return logits[at] < logits[last] || (logits[at] == logits[last] && at > last);
+  });
+  return candidates;
 }
 
 // Returns a position in `logits`, float64 on the CPU. highest: of the logits.
 std::size_t sample_position(const at::Tensor& logits, double highest, const SamplingRule& rule,
                             std::int64_t index) {
   warm_up_vector_math();
-  const at::Tensor weights = (logits - highest).div_(rule.temperature).exp_();
-  const Ranking ranking(logits, weights);
-  const double total = rule.top_p < 1 ? nucleus_weight(ranking, rule.top_p) : ranking.total();
-  return ranking.find(uniform(rule.seed, index) * total).position;
+  const at::Tensor scaled = (logits - highest).div_(rule.temperature).exp_();
+  const std::span<const double> weights = values_in(scaled);
+  const double share = uniform(rule.seed, index);
+  if (rule.top_p >= 1) return draw(weights, share);
+  const Positions tokens = nucleus(values_in(logits), weights, rule.top_p);
+  std::vector<double> kept;
+  for (const std::uint32_t token : tokens) kept.push_back(weights[token]);
+  return tokens[draw(kept, share)];
 }
 
 }  // namespace

@@ -21,7 +21,9 @@ struct SamplingRule {
 
 /// Samples token `index` of a text from softmax(logits / temperature), restricted to the top_k most
 /// likely tokens, and of these to the most likely ones whose probabilities first sum to at least
-/// top_p. Ties are broken towards lower token ids. Takes linear time: the vocabulary is not sorted.
+/// top_p. Ties are broken towards lower token ids. Of these, in ascending order of their ids, selects
+/// the one at which the cumulative probability exceeds a uniform value of the seed and index. Takes
+/// linear time: the vocabulary is not sorted.
 ///
 /// Shapes: logits (V), float32 or float64.
 /// Throws: Error{numerics} if a logit is not finite.

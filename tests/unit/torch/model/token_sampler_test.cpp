@@ -107,26 +107,32 @@ double drawn_share(std::uint64_t seed, std::int64_t index) {
   return (std::ldexp(words[0] >> 5, 26) + (words[1] >> 6)) * std::ldexp(1.0, -53);
 }
 
-// The definition: sort the tokens, most likely first, and select the one at which the cumulative
-// weight exceeds the drawn fraction.
+// The definition: sort the tokens, most likely first, leave out what top_k and top_p do, and of the
+// rest, in the order of ids, select the one at which the cumulative weight exceeds the drawn fraction.
 std::int64_t token_of_sorted(const at::Tensor& logits, const SamplingRule& rule, double share) {
   const at::Tensor wide = logits.to(at::kDouble);
   const auto* values = wide.const_data_ptr<double>();
   std::vector<std::size_t> order(static_cast<std::size_t>(wide.numel()));
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater(), [&](std::size_t token) { return values[token]; });
+  const double highest = values[order.front()];
+  const auto sums_of = [&] {
+    std::vector<double> sums;
+    for (double total = 0; const std::size_t token : order) {
+      total += std::exp((values[token] - highest) / rule.temperature);
+      sums.push_back(total);
+    }
+    return sums;
+  };
   if (rule.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(rule.top_k)));
-  std::vector<double> sums;
-  double total = 0;
-  for (const std::size_t token : order) {
-    total += std::exp((values[token] - values[order.front()]) / rule.temperature);
-    sums.push_back(total);
-  }
   if (rule.top_p < 1) {
-    sums.erase(std::lower_bound(sums.begin(), sums.end() - 1, rule.top_p * total) + 1, sums.end());
-    total = sums.back();
+    const std::vector<double> sums = sums_of();
+    const auto last = std::lower_bound(sums.begin(), sums.end() - 1, rule.top_p * sums.back());
+    order.resize(static_cast<std::size_t>(last - sums.begin()) + 1);
   }
-  const auto found = std::upper_bound(sums.begin(), sums.end() - 1, share * total);
+  std::ranges::sort(order);
+  const std::vector<double> sums = sums_of();
+  const auto found = std::upper_bound(sums.begin(), sums.end() - 1, share * sums.back());
   return static_cast<std::int64_t>(order[static_cast<std::size_t>(found - sums.begin())]);
 }
 
