@@ -54,17 +54,17 @@ function(dtrain_kernels_for_each_cpu path)
   endforeach()
 endfunction()
 
-# FOLDER/libdtrain.so: everything that needs LibTorch, opened by the front end once the command is known to be good.
-function(dtrain_shared_library target folder)
-  add_library(${target} SHARED ${PROJECT_SOURCE_DIR}/lib/dtrain/runtime.cpp ${ARGN})
+# libdtrain.so: everything that needs LibTorch, opened by the front end once the command is known to be good.
+function(dtrain_shared_library target source)
+  add_library(${target} SHARED ${source})
   target_link_libraries(${target} PRIVATE dtrain_commands dtrain_warnings)
   dtrain_torch_flags(${target})
-  file(RELATIVE_PATH torch_lib ${folder} ${DTRAIN_TORCH_DIR}/lib)
+  file(RELATIVE_PATH torch_lib ${CMAKE_LIBRARY_OUTPUT_DIRECTORY} ${DTRAIN_TORCH_DIR}/lib)
   set(search "$ORIGIN:$ORIGIN/${torch_lib}")
   if(DTRAIN_DEPS_DIR)
     string(APPEND search ":${DTRAIN_DEPS_DIR}/lib")
   endif()
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME dtrain LIBRARY_OUTPUT_DIRECTORY ${folder}
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME dtrain LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH ${search})
 endfunction()
 

@@ -56,7 +56,7 @@ def prepare(session, options):
     """The first check: finds or builds the programs, and finds the devices and the torch to compare with."""
     session.python = options.python
     if options.device == "fake":
-        session.program = options.built / "toy" / "bin" / "dtrain"
+        session.program = options.built / "fake" / "bin" / "dtrain"
         session.num_devices = FAKE_DEVICES
         return f"{session.program}, rehearsed on a fake accelerator"
     if options.build_only:
@@ -112,7 +112,7 @@ class Parser(argparse.ArgumentParser):
 
 def check_programs(parser, options):
     """Refuses what no check could begin with."""
-    program = (options.built / "toy" if options.device == "fake" else options.built) / "bin" / "dtrain"
+    program = (options.built / "fake" if options.device == "fake" else options.built) / "bin" / "dtrain"
     if not options.build_only and not program.exists():
         parser.error(f"--built {options.built}: there is no {program}: build it with --build-only")
     if options.device == "cuda" and importlib.util.find_spec("torch") is None:

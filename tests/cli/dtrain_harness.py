@@ -172,13 +172,13 @@ def screen_lines(output):
     return lines
 
 
-def front_end_alone(folder, program=DTRAIN):
-    """A copy of dtrain (or of `program`) in `folder` whose libdtrain.so is STAND_IN: all that happens before LibTorch, without its start."""
+def front_end_alone(folder):
+    """A copy of dtrain in `folder` whose libdtrain.so is STAND_IN: all that happens before LibTorch, without its start."""
     for name in ("bin", "lib"):
         (folder / name).mkdir()
     (folder / "stand_in.c").write_text(STAND_IN)
     run("cc", "-shared", "-fPIC", "-o", folder / "lib" / "libdtrain.so", folder / "stand_in.c")
-    return pathlib.Path(shutil.copy(program, folder / "bin" / "dtrain"))
+    return pathlib.Path(shutil.copy(DTRAIN, folder / "bin" / "dtrain"))
 
 
 def make_folder(owner):

@@ -1,5 +1,5 @@
 """Whole processes on a fake accelerator, whose memory the host cannot access and whose kernels run late: the bits of the CPU,
-and errors for missing devices. The device is a plugin next to the libdtrain.so of build/PRESET/toy."""
+and errors for missing devices. The device is a plugin next to the libdtrain.so of build/PRESET/fake."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ import unittest
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
 from messages import assert_names, error_line, lines_naming
 
-TOY = BUILD / "toy" / "bin" / "dtrain"
+FAKE = BUILD / "fake" / "bin" / "dtrain"
 MEMORY, DEVICE, INTERNAL = 8, 13, 70  # exit statuses
 WORK = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
@@ -38,7 +38,7 @@ WIDER = ["--layers", "4", "--neurons", "4096"]
 
 def train(run_dir, layout, *flags, environment=None):
     ranks, setting = LAYOUTS[layout]
-    return run(*launched(ranks, *WORK, *setting.split(), "--run-dir", run_dir, *flags, program=TOY), environment=environment)
+    return run(*launched(ranks, *WORK, *setting.split(), "--run-dir", run_dir, *flags, program=FAKE), environment=environment)
 
 
 @functools.cache
@@ -140,7 +140,7 @@ class Training(FolderTest):
             self.assertRegex(result.stderr, rf"(?m)device +fake:0, .*, NCCL_SOCKET_IFNAME={expected}$")
             self.assertEqual(lines_naming(result.stderr, "warning"), [])
         result = run(*launched(2, *WORK, "--strategy", "ddp", "--run-dir", self.folder / "none", "--device", "fake",
-                               "--interface", "eth99", program=TOY), status=2)
+                               "--interface", "eth99", program=FAKE), status=2)
         self.assertIn("--interface: found eth99", result.stderr)
 
     def test_a_list_of_devices_is_for_ranks_that_are_threads(self):
@@ -150,21 +150,21 @@ class Training(FolderTest):
 
     def test_long_sequences_are_cut_by_the_rates_of_the_device(self):
         for length, attention in ((256, "full"), (2048, "chunked:256")):
-            result = run(TOY, "train", *WORK, "--width", "16", "--neurons", "8192", "--seq-len", length, "--device", "fake",
+            result = run(FAKE, "train", *WORK, "--width", "16", "--neurons", "8192", "--seq-len", length, "--device", "fake",
                          "--dtype", "bfloat16", "--print-config")
             self.assertIn(f'"attention": "{attention}"', result.stdout)
 
     def test_a_device_evaluates_what_fused_kernels_trained(self):
         train(self.folder / "run", "single", "--device", "cpu", "--kernels", "fused")
-        losses = [json.loads(run(TOY, "evaluate", "--from", self.folder / "run", "--data", GOLDEN / "text.bin", "--eval-sequences", "5",
+        losses = [json.loads(run(FAKE, "evaluate", "--from", self.folder / "run", "--data", GOLDEN / "text.bin", "--eval-sequences", "5",
                                  "--device", device).stdout)["loss"] for device in ("cpu", "fake")]
         self.assertAlmostEqual(*losses, delta=1e-4)
 
     def test_a_device_generates_and_verifies(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--temperature", "0"]
-        texts = [run(TOY, "generate", *flags, "--device", device).stdout for device in ("cpu", "fake")]
+        texts = [run(FAKE, "generate", *flags, "--device", device).stdout for device in ("cpu", "fake")]
         self.assertEqual(texts[0], texts[1])
-        run(TOY, "verify", "--golden", GOLDEN / "mini.safetensors", "--device", "fake", environment=LATE)
+        run(FAKE, "verify", "--golden", GOLDEN / "mini.safetensors", "--device", "fake", environment=LATE)
 
 
 def start_of(run_dir):
@@ -182,12 +182,12 @@ class Memory(FolderTest):
         """Run folder of a layout without limits; tests do not modify it."""
         ranks, setting = LAYOUTS[layout]
         run_dir = make_folder(cls) / "run"
-        run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", run_dir, program=TOY))
+        run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", run_dir, program=FAKE))
         return run_dir
 
     def train(self, name, layout, *flags, environment=None, status=0):
         ranks, setting = LAYOUTS[layout]
-        return run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", self.folder / name, program=TOY),
+        return run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", self.folder / name, program=FAKE),
                    environment=environment, status=status)
 
     def error_of(self, result, *parts):
@@ -243,7 +243,7 @@ class Memory(FolderTest):
     def test_an_automatic_microbatch_fits_the_free_device_memory(self):
         def microbatch(name, memory, *flags):
             flags = [*WORK, *flags, "--global-batch", "16", "--steps", "1", "--microbatch", "0", "--device", "fake"]
-            run(*launched(1, *flags, "--run-dir", self.folder / name, program=TOY), environment={"DTRAIN_FAKE": memory})
+            run(*launched(1, *flags, "--run-dir", self.folder / name, program=FAKE), environment={"DTRAIN_FAKE": memory})
             (start,) = [line for line in metrics_of(self.folder / name) if line.get("event") == "start"]
             return json.loads((self.folder / name / "config.json").read_text())["resolved"]["batch"]["microbatch"], start
 
@@ -300,16 +300,16 @@ class Memory(FolderTest):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--device", "fake"]
         for setting, status, parts in (("memory=1000", MEMORY, ("memory on fake:0", "--device cpu")),
                                        ("lose-after=200", DEVICE, ("device fake:0", "--device cpu"))):
-            found = run(TOY, "generate", *flags, environment={"DTRAIN_FAKE": setting}, status=status)
+            found = run(FAKE, "generate", *flags, environment={"DTRAIN_FAKE": setting}, status=status)
             found.stderr = found.stderr.splitlines(keepends=True)[-1]  # after the memory
             self.error_of(found, *parts)
 
 
 class Missing(FolderTest):
     def test_unsupported_graphs_are_rejected(self):
-        for flags, part in ((["--device", "cpu", "--model", "toy"], "--model toy"), (["--device", "fake", "--strategy", "mp"], "--pp 2")):
-            self.refused(USAGE, "--compile", "--compile", *flags, program=TOY, parts=[part])
-        for flags, part in ((["--kernels", "plain"], "--kernels plain"), (["--dtype", "float16"], "float16")):
+        self.refused(USAGE, "--compile", "--compile", "--device", "fake", "--strategy", "mp", program=FAKE, parts=["--pp 2"])
+        for flags, part in ((["--kernels", "plain"], "--kernels plain"), (["--dtype", "float16"], "float16"),
+                            (["--device", "cpu", "--model", "gpt2"], "--model gpt2")):
             self.refused(USAGE, "--compile", "--compile", *flags, parts=[part])
 
     def refused(self, status, part, *flags, program=DTRAIN, ranks=1, parts=()):
@@ -329,19 +329,19 @@ class Missing(FolderTest):
     def test_a_missing_device_is_named(self):
         self.refused(USAGE, '"fake"', "--device", "fake", parts=["--device", "auto, cpu"])
         self.refused(USAGE, "auto, cpu, cuda", "--device", "../x")
-        self.refused(USAGE, "ranks 0 and 1", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2, parts=["fake:0"])
+        self.refused(USAGE, "ranks 0 and 1", "--device", "fake:0", "--strategy", "ddp", program=FAKE, ranks=2, parts=["fake:0"])
         for strategy in ("dp", "mp"):
-            self.refused(USAGE, "--device fake:0", "--device", "fake:0", "--strategy", strategy, program=TOY,
+            self.refused(USAGE, "--device fake:0", "--device", "fake:0", "--strategy", strategy, program=FAKE,
                          parts=[f"--strategy {strategy}", "--device fake", "--devices"])
-        self.refused(USAGE, "--local-ranks", "--device", "fake", "--strategy", "dp", "--local-ranks", "9", "--global-batch", "9", program=TOY)
-        self.refused(USAGE, "--offload all", "--device", "fake", "--offload", "disk:/tmp", program=TOY)
-        self.refused(DEVICE, "--device fake:9", "--device", "fake:9", program=TOY, parts=["8 devices", "0 to 7"])
+        self.refused(USAGE, "--local-ranks", "--device", "fake", "--strategy", "dp", "--local-ranks", "9", "--global-batch", "9", program=FAKE)
+        self.refused(USAGE, "--offload all", "--device", "fake", "--offload", "disk:/tmp", program=FAKE)
+        self.refused(DEVICE, "--device fake:9", "--device", "fake:9", program=FAKE, parts=["8 devices", "0 to 7"])
 
     def test_a_plugin_of_another_dtrain_is_named(self):
         copy = self.folder / "copy"
         for file in ("bin/dtrain", "lib/libdtrain.so"):
             (copy / file).parent.mkdir(parents=True)
-            shutil.copy(BUILD / "toy" / file, copy / file)
+            shutil.copy(BUILD / "fake" / file, copy / file)
         shutil.copy("/lib/x86_64-linux-gnu/libm.so.6", copy / "lib" / "libdtrain_old.so")  # without a plugin's entry point
         torch = next(pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], ".deps").rglob("torch/lib"))
         result = run(*launched(1, *WORK, "--run-dir", self.folder / "run", "--device", "old", program=copy / "bin" / "dtrain"),

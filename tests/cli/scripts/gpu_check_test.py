@@ -19,8 +19,8 @@ NOT_REHEARSED = r"peak|D \d+ (PyTorch|ratio|kernels).*"
 
 # A dtrain that trains something else on a device.
 LIAR = """#!/bin/sh
-case "$*" in *"--device fake"*) exec {toy} "$@" --seed 2 ;; esac
-exec {toy} "$@"
+case "$*" in *"--device fake"*) exec {dtrain} "$@" --seed 2 ;; esac
+exec {dtrain} "$@"
 """
 
 # A dtrun that fails beside another.
@@ -66,7 +66,7 @@ class Rehearsal(FolderTest):
         for path in (BUILD / "bin").iterdir():
             if path.name != "dtrun":
                 (built / "bin" / path.name).symlink_to(path)
-        (built / "toy").symlink_to(BUILD / "toy")
+        (built / "fake").symlink_to(BUILD / "fake")
         output, results, figures = self.check(built=built)
         for name, entry in results.items():
             with self.subTest(name):
@@ -109,7 +109,7 @@ class Rehearsal(FolderTest):
     def test_another_result_on_the_device_is_a_failure(self):
         (self.folder / "built").mkdir()
         (self.folder / "built/bin").symlink_to(BUILD / "bin")
-        self.write_program(self.folder / "built/toy/bin/dtrain", LIAR.format(toy=BUILD / "toy/bin/dtrain"))
+        self.write_program(self.folder / "built/fake/bin/dtrain", LIAR.format(dtrain=BUILD / "fake/bin/dtrain"))
         output, results, _ = self.check("--only", "parity float64", built=self.folder / "built", status=1)
         self.assertEqual(results["parity float64"]["outcome"], "FAIL")
         self.assertIn("beyond 1e-09", results["parity float64"]["detail"])
@@ -147,7 +147,7 @@ class Rehearsal(FolderTest):
                             (["--device", "fake", "--built", BUILD, "--build-only"], "--device fake"),
                             (["--python", bare, "--build-only"], f"--python {bare}"),
                             (["--device", "fake", "--built", BUILD, "--only", "chunk float"], "--only chunk float"),
-                            (["--device", "fake", "--built", "/nope"], "/nope/toy/bin/dtrain")):
+                            (["--device", "fake", "--built", "/nope"], "/nope/fake/bin/dtrain")):
             result = run(CHECK, *flags, status=2)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
             assert_names(result.stderr, part)
