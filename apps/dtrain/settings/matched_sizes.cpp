@@ -115,7 +115,7 @@ double count_of_matched(const MatchedModel& matched, MatchBy by, config::Command
 
 // Keys of the sizes that --match chooses, in the order in which they are displayed.
 std::vector<std::string_view> size_keys(const config::ModelConfig& model) {
-  return {"model.layers", "model.width", "model.heads", config::sizing_of(model).tuned_key};
+  return {"model.layers", "model.width", "model.heads", config::family_of(model).sizing.tuned_key};
 }
 
 // "--layers 4 --width 88"

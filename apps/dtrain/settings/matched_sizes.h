@@ -16,8 +16,8 @@ namespace dtrain::app {
 /// empty without --match.
 ///
 /// loaded: files and flags; its vocabulary is that of the data.
-/// Throws: Error{usage} naming --match and a run folder or file that cannot be read, a family that
-///         cannot be matched, or the nearest sizes if no sizes match.
+/// Throws: Error{usage} naming --match and a run folder or file that cannot be read, or the nearest
+///         sizes if no sizes match.
 [[nodiscard]] std::string adopt_matched_sizes(const config::CommandLine& command_line,
                                               const config::Launch& launch,
                                               const base::RankEnv& env,

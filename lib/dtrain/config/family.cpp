@@ -10,7 +10,7 @@ namespace dtrain::config {
 std::span<const Family* const> families() noexcept {
 #define FAMILY(name) &name::family(),
   static const Family* const kFamilies[] = {
-#include DTRAIN_FAMILIES
+#include "dtrain/config/families.inc"
   };
 #undef FAMILY
   return kFamilies;

@@ -12,11 +12,6 @@
 #include "dtrain/config/resolve/advice.h"
 #include "dtrain/config/schema/schema.h"
 
-// The list of families; a test build substitutes another.
-#ifndef DTRAIN_FAMILIES
-#define DTRAIN_FAMILIES "dtrain/config/families.inc"
-#endif
-
 namespace dtrain::config {
 
 /// A device's speed, the basis of --attention auto. Only the ratios matter.
@@ -108,6 +103,8 @@ struct Family {
   std::any (*defaults)();
   /// Throws: Error{usage} naming settings that contradict each other.
   void (*check)(const ModelConfig& model);
+  const HuggingFaceFormat& hugging_face;
+  const Sizing& sizing;
   bool has_fused_kernels = false;  ///< on the CPU (--kernels)
   /// Chooses the chunk (positions) of --attention auto; 0 means full attention. Null if the family
   /// does not support --attention.
@@ -116,17 +113,13 @@ struct Family {
   /// The longest sequence that the model is made for; it computes longer ones nevertheless. Null if
   /// every --seq-len is below it.
   std::int64_t (*max_positions)(const ModelConfig& model) = nullptr;
-  /// Null if Hugging Face has no such models.
-  const HuggingFaceFormat* hugging_face = nullptr;
-  /// Null if the family does not support --match.
-  const Sizing* sizing = nullptr;
 };
 
 #define FAMILY(name)      \
   namespace name {        \
   const Family& family(); \
   }
-#include DTRAIN_FAMILIES
+#include "dtrain/config/families.inc"
 #undef FAMILY
 
 /// Every family of this build (families.inc).

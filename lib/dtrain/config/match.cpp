@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "dtrain/base/error.h"
 #include "dtrain/config/resolve/resolve.h"
 
 namespace dtrain::config {
@@ -19,7 +18,7 @@ class SizeSearch {
  public:
   explicit SizeSearch(const SizeRequest& request)
       : request_(request),
-        sizing_(sizing_of(request.config.model)),
+        sizing_(family_of(request.config.model).sizing),
         width_(*find_key("model.width")),
         tuned_(*find_key(sizing_.tuned_key)),
         config_(request.config) {}
@@ -119,19 +118,13 @@ class SizeSearch {
 
 }  // namespace
 
-const Sizing& sizing_of(const ModelConfig& model) {
-  const Sizing* sizing = family_of(model).sizing;
-  if (sizing != nullptr) return *sizing;
-  base::fail(base::ErrorKind::usage, "--match does not support --model {}: omit it", model.name);
-}
-
 double count_of(MatchBy by, const Config& config) {
-  const Sizing& sizing = sizing_of(config.model);
-  if (by == MatchBy::parameters) return static_cast<double>(sizing.parameters(config.model));
-  if (family_of(config.model).attention_chunk == nullptr) return sizing.training_flops(config);
+  const Family& family = family_of(config.model);
+  if (by == MatchBy::parameters) return static_cast<double>(family.sizing.parameters(config.model));
+  if (family.attention_chunk == nullptr) return family.sizing.training_flops(config);
   Config resolved = config;
   resolve_attention(resolved);
-  return sizing.training_flops(resolved);
+  return family.sizing.training_flops(resolved);
 }
 
 bool SizedModel::is_match() const { return std::abs(difference) <= kMatchTolerance; }

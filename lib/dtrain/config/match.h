@@ -14,11 +14,6 @@ namespace dtrain::config {
 /// The largest allowed difference of the two counts, relative to the matched model's.
 inline constexpr double kMatchTolerance = 0.02;
 
-/// How to count and size the model's family.
-///
-/// Throws: Error{usage} naming a family without such functions.
-[[nodiscard]] const Sizing& sizing_of(const ModelConfig& model);
-
 /// The number of parameters, or the FLOPs per token of a training step.
 ///
 /// config: for FLOPs after resolve_computation, except for a family without attention_chunk.
@@ -51,8 +46,6 @@ struct SizedModel {
 ///   of 4, 2 or 1.
 ///
 /// No I/O; the result depends on the request only.
-///
-/// Throws: Error{usage} as sizing_of.
 [[nodiscard]] SizedModel match_sizes(const SizeRequest& request);
 
 }  // namespace dtrain::config

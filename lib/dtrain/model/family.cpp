@@ -12,7 +12,7 @@ namespace dtrain::model {
   namespace name {        \
   const Family& family(); \
   }
-#include DTRAIN_FAMILIES
+#include "dtrain/config/families.inc"
 #undef FAMILY
 
 namespace {
@@ -25,7 +25,7 @@ struct Named {
 std::vector<Named> families() {
 #define FAMILY(each) {config::each::family().name, each::family()},
   return {
-#include DTRAIN_FAMILIES
+#include "dtrain/config/families.inc"
   };
 #undef FAMILY
 }

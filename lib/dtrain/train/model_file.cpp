@@ -87,8 +87,7 @@ ModelConfig model_by_shapes(const WeightFile& file, const model::UserHints& hint
   const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
   ModelConfig model =
       recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), hints);
-  const config::HuggingFaceFormat* const format = config::family_of(model).hugging_face;
-  if (format == nullptr || !format->needs_config) return model;
+  if (!config::family_of(model).hugging_face.needs_config) return model;
   base::fail(ErrorKind::checkpoint,
              "model file '{}' holds a {} model without its settings: put its config.json, with its "
              "model_type, beside the file",

@@ -38,8 +38,8 @@ constexpr std::array<std::string_view, 4> kWrappers{"_orig_mod", "module", "_fsd
 std::vector<config::HuggingFaceModule> hugging_face_modules() {
   std::vector<config::HuggingFaceModule> modules;
   for (const config::Family* family : config::families()) {
-    if (family->hugging_face == nullptr || family->hugging_face->module.prefix.empty()) continue;
-    modules.push_back(family->hugging_face->module);
+    const config::HuggingFaceModule& module = family->hugging_face.module;
+    if (!module.prefix.empty()) modules.push_back(module);
   }
   return modules;
 }

@@ -116,7 +116,7 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
   }
   write(kConfig, config::hugging_face_config(exported.settings, weights));
   for (const config::HuggingFaceFile& file :
-       config::family_of(exported.settings).hugging_face->files) {
+       config::family_of(exported.settings).hugging_face.files) {
     write(file.name, file.content);
   }
   write_weights(reader, exported, folder, identity);

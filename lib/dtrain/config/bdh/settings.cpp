@@ -140,10 +140,10 @@ const Family& family() {
                               .foreign_flags = kForeignFlags,
                               .defaults = [] { return std::any(Settings()); },
                               .check = check,
+                              .hugging_face = hugging_face(),
+                              .sizing = kSizing,
                               .has_fused_kernels = true,
-                              .attention_chunk = attention_chunk,
-                              .hugging_face = &hugging_face(),
-                              .sizing = &kSizing};
+                              .attention_chunk = attention_chunk};
   return kFamily;
 }
 

@@ -91,8 +91,8 @@ const Family& family() {
                               .foreign_flags = kForeignFlags,
                               .defaults = [] { return std::any(Settings()); },
                               .check = check_heads,
-                              .hugging_face = &hugging_face(),
-                              .sizing = &kSizing};
+                              .hugging_face = hugging_face(),
+                              .sizing = kSizing};
   return kFamily;
 }
 

@@ -30,9 +30,8 @@ std::string config_file_in(const std::string& folder) {
 
 const HuggingFaceFormat* format_of(std::string_view model_type) {
   for (const Family* family : families()) {
-    if (family->hugging_face == nullptr) continue;
-    if (std::ranges::count(family->hugging_face->model_types, model_type) > 0) {
-      return family->hugging_face;
+    if (std::ranges::count(family->hugging_face.model_types, model_type) > 0) {
+      return &family->hugging_face;
     }
   }
   return nullptr;
@@ -41,19 +40,10 @@ const HuggingFaceFormat* format_of(std::string_view model_type) {
 std::vector<std::string_view> known_model_types() {
   std::vector<std::string_view> types;
   for (const Family* family : families()) {
-    if (family->hugging_face == nullptr) continue;
-    const auto own = family->hugging_face->model_types;
+    const auto own = family->hugging_face.model_types;
     types.insert(types.end(), own.begin(), own.end());
   }
   return types;
-}
-
-std::vector<std::string_view> names_with_format() {
-  std::vector<std::string_view> names;
-  for (const Family* family : families()) {
-    if (family->hugging_face != nullptr) names.push_back(family->name);
-  }
-  return names;
 }
 
 // Calls f; turns its errors into errors in `path`.
@@ -108,26 +98,18 @@ std::optional<ModelConfig> hugging_face_model_in(const std::string& folder) {
     const auto type = HuggingFaceKeys(config, path).text(kModelType);
     if (!type) return std::nullopt;
     const HuggingFaceFormat* const format = format_of(*type);
-    // The round trip checks ranges and consistency as for settings of a file.
-    if (format != nullptr) return model_from_json(model_to_json(format->model_of(config, path)));
-    if (std::ranges::find(families(), *type, &Family::name) != families().end()) {
-      return std::nullopt;
+    if (format == nullptr) {
+      HuggingFaceKeys(config, path)
+          .refuse(kModelType,
+                  fmt::format("but dtrain knows {}", fmt::join(known_model_types(), ", ")));
     }
-    HuggingFaceKeys(config, path)
-        .refuse(kModelType,
-                fmt::format("but dtrain knows {}", fmt::join(known_model_types(), ", ")));
+    // The round trip checks ranges and consistency as for settings of a file.
+    return model_from_json(model_to_json(format->model_of(config, path)));
   });
 }
 
 std::string hugging_face_config(const ModelConfig& model, const ExportedWeights& weights) {
-  const Family& family = family_of(model);
-  if (family.hugging_face == nullptr) {
-    base::fail(ErrorKind::usage,
-               "--format huggingface: this is a {} model, but the format is for {} yet; leave the "
-               "flag out to write a safetensors file",
-               family.name, fmt::join(names_with_format(), ", "));
-  }
-  Json json = family.hugging_face->config_of(model);
+  Json json = family_of(model).hugging_face.config_of(model);
   // transformers 5 reads dtype, version 4 torch_dtype.
   json["dtype"] = fmt::format("{}", weights.dtype);
   json["torch_dtype"] = json["dtype"];

@@ -1,5 +1,4 @@
-// Converts between model settings and Hugging Face's config.json, for every family with models in
-// Hugging Face's format.
+// Converts between model settings and Hugging Face's config.json.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +10,7 @@
 namespace dtrain::config {
 
 /// Reads the model settings from a folder's config.json. Returns nothing if there is no such file,
-/// or if it is not Hugging Face's: model_type is missing, or is a family of dtrain without a
-/// Hugging Face format. dtrain recognises models of such a family by their tensors alone.
+/// or if it is not Hugging Face's: model_type is missing.
 ///
 /// Throws: Error{checkpoint} naming the file and the key: not JSON, an unknown model_type, a value
 ///         of another type, a missing key, or one that requests arithmetic that dtrain does not
@@ -31,7 +29,7 @@ struct ExportedWeights {
 
 /// Returns the text of config.json, which transformers 4 and 5 load alike.
 ///
-/// Throws: Error{usage} naming the family or the setting that Hugging Face's models lack;
+/// Throws: Error{usage} naming the setting that Hugging Face's models lack;
 ///         Error{checkpoint} naming the config.json of token_ids_from if it cannot be read.
 [[nodiscard]] std::string hugging_face_config(const ModelConfig& model,
                                               const ExportedWeights& weights);

@@ -182,9 +182,9 @@ const Family& family() {
       .foreign_flags = kForeignFlags,
       .defaults = [] { return std::any(Settings()); },
       .check = check_sizes,
-      .max_positions = [](const ModelConfig& model) { return settings_of(model).max_positions; },
-      .hugging_face = &hugging_face(),
-      .sizing = &kSizing};
+      .hugging_face = hugging_face(),
+      .sizing = kSizing,
+      .max_positions = [](const ModelConfig& model) { return settings_of(model).max_positions; }};
   return kFamily;
 }
 
