@@ -220,6 +220,10 @@ class Tensors(HuggingFace):
         self.assertEqual(tensors, read_model(final_model(self.folder / "run"))[0])
         self.assertEqual(tensors["transformer.h.0.attn.c_attn.weight"][1], [12, 36])
         self.assertFalse([name for name in tensors if name.endswith("bias")])
+        model = json.loads((self.folder / "run/config.json").read_text())["model"]
+        self.assertEqual(set(model), {"name", "layers", "width", "heads", "vocab", "dropout", "inner_size", "learned_positions",
+                                      "layer_norm_eps", "biases", "tie_head", "weight_std"})
+        self.assertEqual((model["name"], model["learned_positions"], model["biases"]), ("gpt2", 16, False))
 
     def test_tensors_that_are_missing_unknown_or_misshapen_are_refused_by_name(self):
         tensors = tensors_in(FIXTURES / "llama")

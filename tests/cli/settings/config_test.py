@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import unittest
 
-from dtrain_harness import CHECKPOINT, DATA, DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, run
-from messages import assert_names, error_line
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, front_end_alone, run
+from messages import assert_names, error_line, lines_naming
 
 FIRST, SECOND = ({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in (0, 1))
 
@@ -96,6 +96,19 @@ class Rejections(Case):
             run(DTRAIN, "--neurons", "7", environment=SECOND, timeout=0.4)
         self.assertFalse(caught.exception.stderr)
         self.refused("", "--data", environment={**SECOND, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})  # printed if no launcher ends it
+
+
+class Families(Case):
+    def test_a_familys_settings_are_checked_without_libtorch(self):
+        words = [front_end_alone(self.folder), *"--data text.txt --seq-len 16 --run-dir run --model gpt2 --width 48".split()]
+        error = run(*words, "--heads", "5", cwd=self.folder, status=USAGE).stderr
+        error_line(error, "--heads 5", "--width 48")
+        self.assertEqual(error.count("\n"), 1)
+        result = run(*words, "--heads", "3", "--neurons", "64", cwd=self.folder, status=42)  # the stand-in was asked
+        self.assertEqual(len(lines_naming(result.stderr, "warning", "--neurons", "--model gpt2")), 1)
+        model = json.loads(result.stdout)["config"]["model"]
+        self.assertEqual((model["name"], model["learned_positions"]), ("gpt2", 1024))
+        self.assertNotIn("neurons", model)
 
 
 class LibTorchMissing(Case):

@@ -147,6 +147,8 @@ TEST_CASE(
   check_refused(R"({"model": {"width": 18446744073709551615}})", Names("18446744073709551615"));
   check_refused(R"({"model": {"dropout": 1}})", Names("model.dropout", "found 1", "below 1"));
   check_refused(R"({"model": {"tie_layers": 1}})", Names("model.tie_layers", 1, "on", "off"));
+  check_refused(R"({"model": {"name": "gpt2", "learned_positions": 0}})",
+                Names("model.learned_positions", 0));
   check_refused(R"({"train": {"seed": -1}})", Names("train.seed", -1, "2^64-1"));
   check_refused(R"({"train": {"freeze": "lm_head"}})", Names("train.freeze", "lm_head", "list"));
   check_refused(R"({"train": {"schedule": "linaer"}})",

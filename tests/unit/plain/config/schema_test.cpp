@@ -155,6 +155,23 @@ TEST_CASE("JSON contains exactly the settings of its command") {
   CHECK(to_json(Command::verify, {}).find("\"width\"") == std::string::npos);
 }
 
+TEST_CASE("JSON contains the settings of the selected family only") {
+  for (const Family* family : families()) {
+    Config config;
+    for (const Setting& setting : settings()) testing::change(setting, config);
+    config.model.name = family->name;
+    const auto model = nlohmann::json::parse(to_json(Command::train, config)).at("model");
+    for (const Family* owner : families()) {
+      for (const Setting& setting : owner->settings) {
+        if (!setting.key.starts_with("model.")) continue;
+        INFO(setting.key << " of " << owner->name << ", with --model " << family->name);
+        const std::string key(setting.key.substr(setting.key.find('.') + 1));
+        CHECK(model.contains(key) == (owner == family));
+      }
+    }
+  }
+}
+
 TEST_CASE("Removed settings in a configuration of an older build are ignored") {
   const Config config = from_json(
       R"({"report": {"eval_batches": 32, "log_every": 7}, "layout": {"tied_reshard": "per-use"}})");

@@ -55,6 +55,17 @@ TEST_CASE("A resumed run may not change model, data, seed or batch") {
   CHECK_THAT(refusal.changes, Catch::StartsWith(change.key));
 }
 
+TEST_CASE("A resumed run may not change the settings of its family, which alone are compared") {
+  config::Config saved;
+  set(saved, "model.name", "gpt2");
+  config::Config now = saved;
+  set(now, "model.neurons", "64");
+  CHECK(setting_changes(now, saved).empty());
+  set(now, "model.learned_positions", "512");
+  const Refusal refusal = refusal_of(setting_changes(now, saved), /*has_new_data=*/true);
+  CHECK_THAT(refusal.changes, testing::Names("model.learned_positions", 512, 1024));
+}
+
 TEST_CASE("New data allows another seed, batch, sequence length and validation fraction") {
   config::Config now;
   now.data.seq_len = 7;
