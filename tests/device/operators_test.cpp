@@ -73,10 +73,11 @@ void generate(const config::Config& config, at::ScalarType dtype) {
                                [&](std::int64_t bytes) { return world.allocate(bytes); });
     const std::vector<std::int64_t> prompt{1, 2, 3, 4};
     const auto reader = model::family_of(config.model).make_generator(config.model, weights);
-    (void)model::sample_token(reader->read_prompt(prompt), {}, 0);
+    model::TokenSampler sampler({});
+    (void)sampler.sample(reader->read_prompt(prompt), 0);
     const auto generator = model::family_of(config.model).make_generator(config.model, weights);
     for (const std::int64_t token : {3, 5, 7}) {
-      (void)model::sample_token(generator->step(token), {}, token);
+      (void)sampler.sample(generator->step(token), token);
     }
   });
 }

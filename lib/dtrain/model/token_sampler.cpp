@@ -2,7 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sub.h>
 
 #include <algorithm>
 #include <array>
@@ -10,7 +13,6 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <ranges>
 #include <span>
@@ -23,20 +25,11 @@
 namespace dtrain::model {
 namespace {
 
-struct Extremes {
-  double lowest;
-  double highest;
-};
-
-// The lowest and highest of `values`; NaN if one of them is.
-Extremes extremes_of(const at::Tensor& values) {
-  const auto [lowest, highest] = at::aminmax(values);
-  return {lowest.item<double>(), highest.item<double>()};
-}
-
-Extremes finite_extremes_of(const at::Tensor& logits) {
-  const Extremes extremes = extremes_of(logits);
-  for (const double value : {extremes.lowest, extremes.highest}) {
+// Throws Error{numerics} if a logit is not finite.
+double highest_of_finite(const at::Tensor& logits) {
+  const auto [lowest, highest] = at::aminmax(logits);  // NaN if one of the logits is
+  for (const at::Tensor& each : {lowest, highest}) {
+    const auto value = each.item<double>();
     if (!std::isfinite(value)) {
       base::fail(base::ErrorKind::numerics,
                  "the model computes a logit of {}: its weights are damaged or training diverged; "
@@ -44,7 +37,7 @@ Extremes finite_extremes_of(const at::Tensor& logits) {
                  value);
     }
   }
-  return extremes;
+  return highest.item<double>();
 }
 
 std::span<const double> values_in(const at::Tensor& tensor) {
@@ -63,15 +56,22 @@ double uniform(std::uint64_t seed, std::int64_t index) {
 // Ascending positions in the logits, or in the weights, of the tokens that may be sampled.
 using Positions = std::vector<std::uint32_t>;
 
-// The sum of `values`, in an order that vector instructions can follow.
-double sum_of(std::span<const double> values) {
-  constexpr std::size_t kLanes = 16;
+constexpr std::size_t kLanes = 16;  // of partial sums
+
+// The sum of the weights that are at least `least`, in an order that vector instructions can follow.
+double sum_from(double least, std::span<const double> weights) {
   std::array<double, kLanes> lanes{};
   std::size_t at = 0;
-  for (; at + kLanes <= values.size(); at += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += values[at + lane];
+  for (; at + kLanes <= weights.size(); at += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const double weight = weights[at + lane];
+      lanes[lane] += weight >= least ? weight : 0.0;
+    }
   }
-  for (std::size_t lane = 0; at + lane < values.size(); ++lane) lanes[lane] += values[at + lane];
+  for (std::size_t lane = 0; at + lane < weights.size(); ++lane) {
+    const double weight = weights[at + lane];
+    lanes[lane] += weight >= least ? weight : 0.0;
+  }
   return std::accumulate(lanes.begin(), lanes.end(), 0.0);
 }
 
@@ -80,9 +80,10 @@ std::size_t draw(std::span<const double> weights, double share) {
   constexpr std::size_t kBlock = 256;  // whose sums are skipped
   std::vector<double> sums;
   for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    sums.push_back(sum_of(weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
+    sums.push_back(sum_from(0, weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
   }
-  double left = share * sum_of(sums);
+  while (sums.size() > 1 && sums.back() == 0) sums.pop_back();
+  double left = share * sum_from(0, sums);
   std::size_t block = 0;
   while (block + 1 < sums.size() && left >= sums[block]) left -= sums[block++];
   std::size_t chosen = block * kBlock;
@@ -136,140 +137,99 @@ Positions likeliest_tokens(std::span<const double> logits, std::size_t top_k) {
   return tokens;
 }
 
-// Divides weights into intervals, numbered from the highest weight on. The bit pattern of a positive
-// number grows with the number, about as its logarithm does, so intervals of bit patterns suit both
-// flat and peaked distributions.
-class Intervals {
- public:
-  static constexpr std::size_t kCount = 4096;
-
-  explicit Intervals(const Extremes& weights)
-      : highest_(std::bit_cast<std::uint64_t>(weights.highest)) {
-    // Weights far below the highest share the last interval.
-    constexpr std::uint64_t kWidestSpan = std::uint64_t{32} << 52;  // a factor of 2^32
-    const std::uint64_t span =
-        std::min(highest_ - std::bit_cast<std::uint64_t>(weights.lowest), kWidestSpan);
-    const std::uint64_t most = kCount - 1;
-    shift_ = 0;
-    while (span >> shift_ > most) ++shift_;
-  }
-
-  [[nodiscard]] std::size_t operator()(double weight) const {
-    const std::uint64_t below = highest_ - std::bit_cast<std::uint64_t>(weight);
-    return std::min<std::uint64_t>(below >> shift_, kCount - 1);
-  }
-
- private:
-  std::uint64_t highest_;
-  int shift_;
+// Weights of which those from `high` on sum to less than `wanted`, and those from `low` on to at
+// least `wanted`.
+struct Bracket {
+  double low;
+  double high;
 };
 
-// The intervals of some weights, and the sum of the weights in each.
-class Histogram {
- public:
-  // extremes: of the weights at these positions.
-  Histogram(std::span<const double> weights, const Positions& positions, const Extremes& extremes)
-      : interval_of_(extremes), sums_(Intervals::kCount) {
-    for (const std::uint32_t at : positions) sums_[interval_of_(weights[at])] += weights[at];
-    while (last_ > 0 && sums_[last_] == 0) --last_;
+// Narrows down the lightest weight of the nucleus. The bit pattern of a positive number grows with the
+// number, about as its logarithm does, so that halving a range of bit patterns suits both flat and
+// peaked distributions.
+Bracket bracket_of(std::span<const double> weights, double wanted, double lightest) {
+  constexpr int kHalvings = 12;  // leave some ten tokens of 50,000 between the bounds
+  auto low = std::bit_cast<std::uint64_t>(lightest);
+  auto high = std::bit_cast<std::uint64_t>(1.0) + 1;  // no weight is above 1
+  for (int i = 0; i < kHalvings && high - low > 1; ++i) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (sum_from(std::bit_cast<double>(middle), weights) < wanted ? high : low) = middle;
   }
-
-  // Returns the positions of positive weights in the interval at which the cumulative weight,
-  // highest first, exceeds `left`; subtracts the weight before it from `left`.
-  [[nodiscard]] Positions narrow(std::span<const double> weights, const Positions& positions,
-                                 double& left) const {
-    std::size_t chosen = 0;
-    // Falls back to the last interval if rounding raises `left` above the total weight.
-    while (chosen < last_ && left >= sums_[chosen]) left -= sums_[chosen++];
-    Positions members;
-    for (const std::uint32_t at : positions) {
-      if (interval_of_(weights[at]) == chosen && weights[at] > 0) members.push_back(at);
-    }
-    return members;
-  }
-
- private:
-  Intervals interval_of_;
-  std::vector<double> sums_;
-  std::size_t last_ = Intervals::kCount - 1;  // the last interval with weight
-};
-
-// Returns the last of the most likely tokens whose weights first sum to at least `least`, without
-// sorting all tokens. candidates: contain these tokens.
-std::size_t last_of_nucleus(std::span<const double> logits, std::span<const double> weights,
-                            Positions candidates, double least) {
-  constexpr std::size_t kFew = 64;
-  // A sum is at least `least` if it exceeds the number before it.
-  double left = std::nextafter(least, 0.0);
-  while (candidates.size() > kFew) {
-    const auto [lowest, highest] = std::ranges::minmax(
-        candidates | std::views::transform([&](std::uint32_t at) { return weights[at]; }));
-    if (lowest == highest) break;
-    candidates =
-        Histogram(weights, candidates, {lowest, highest}).narrow(weights, candidates, left);
-  }
-  std::ranges::stable_sort(candidates, std::ranges::greater(),
-                           [&](std::uint32_t at) { return logits[at]; });
-  auto last = candidates.begin();
-  while (last + 1 != candidates.end() && left >= weights[*last]) left -= weights[*last++];
-  return *last;
+  return {.low = std::bit_cast<double>(low), .high = std::bit_cast<double>(high)};
 }
 
-// The most likely tokens whose weights first sum to at least top_p of the total.
+// The most likely tokens whose weights first sum to at least top_p of the total. weights: of all
+// tokens, 1 for the most likely one.
 Positions nucleus(std::span<const double> logits, std::span<const double> weights, double top_p) {
-  const double total = sum_of(weights);
+  const double total = sum_from(0, weights);
+  const double wanted = top_p * total;
   // All lighter weights together are less than what the nucleus leaves out.
   const double lightest = (1 - top_p) * total / (2 * static_cast<double>(weights.size()));
-  Positions candidates;
+  const Bracket bracket = bracket_of(weights, wanted, lightest);
+  Positions tokens;
+  Positions between;
   for (std::uint32_t at = 0; at < weights.size(); ++at) {
-    if (weights[at] >= lightest) candidates.push_back(at);
+    if (weights[at] < bracket.low) continue;
+    (weights[at] < bracket.high ? between : tokens).push_back(at);
   }
-  const std::size_t last = last_of_nucleus(logits, weights, candidates, top_p * total);
-  std::erase_if(candidates, [&](std::uint32_t at) {
-    return logits[at] < logits[last] || (logits[at] == logits[last] && at > last);
-  });
-  return candidates;
-}
-
-// Returns a position in `logits`, float64 on the CPU. highest: of the logits.
-std::size_t sample_position(const at::Tensor& logits, double highest, const SamplingRule& rule,
-                            std::int64_t index) {
-  warm_up_vector_math();
-  const at::Tensor scaled = (logits - highest).div_(rule.temperature).exp_();
-  const std::span<const double> weights = values_in(scaled);
-  const double share = uniform(rule.seed, index);
-  if (rule.top_p >= 1) return draw(weights, share);
-  const Positions tokens = nucleus(values_in(logits), weights, rule.top_p);
-  std::vector<double> kept;
-  for (const std::uint32_t token : tokens) kept.push_back(weights[token]);
-  return tokens[draw(kept, share)];
+  std::ranges::stable_sort(between, std::ranges::greater(),
+                           [&](std::uint32_t at) { return logits[at]; });
+  double sum = sum_from(bracket.high, weights);
+  for (const std::uint32_t at : between) {
+    if (sum >= wanted) break;
+    sum += weights[at];
+    tokens.push_back(at);
+  }
+  std::ranges::sort(tokens);
+  return tokens;
 }
 
 }  // namespace
 
-std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule, std::int64_t index) {
-  const at::Tensor wide = logits.to(at::kDouble).cpu().contiguous();
-  const double highest = finite_extremes_of(wide).highest;
-  const std::span<const double> values = values_in(wide);
-  if (rule.temperature == 0) return std::ranges::find(values, highest) - values.begin();
-  const auto top_k = static_cast<std::size_t>(rule.top_k);
+// Of the tokens at these positions, or of all.
+std::size_t TokenSampler::sample_position(const at::Tensor& logits, double highest,
+                                          std::int64_t index) {
+  warm_up_vector_math();
+  at::sub_out(weights_, logits, at::scalar_tensor(highest, logits.options()));
+  weights_.div_(rule_.temperature).exp_();
+  const std::span<const double> weights = values_in(weights_);
+  const double share = uniform(rule_.seed, index);
+  if (rule_.top_p >= 1) return draw(weights, share);
+  const Positions tokens = nucleus(values_in(logits), weights, rule_.top_p);
+  std::vector<double> kept;
+  kept.reserve(tokens.size());
+  for (const std::uint32_t token : tokens) kept.push_back(weights[token]);
+  return tokens[draw(kept, share)];
+}
+
+std::int64_t TokenSampler::sample(const at::Tensor& logits, std::int64_t index) {
+  if (!wide_.defined()) {
+    wide_ = at::empty(logits.sizes(), at::kDouble);
+    weights_ = at::empty({0}, at::kDouble);
+  }
+  wide_.copy_(logits);
+  const double highest = highest_of_finite(wide_);
+  const std::span<const double> values = values_in(wide_);
+  if (rule_.temperature == 0) return std::ranges::find(values, highest) - values.begin();
+  const auto top_k = static_cast<std::size_t>(rule_.top_k);
   if (top_k == 0 || top_k >= values.size()) {
-    return static_cast<std::int64_t>(sample_position(wide, highest, rule, index));
+    return static_cast<std::int64_t>(sample_position(wide_, highest, index));
   }
   const Positions tokens = likeliest_tokens(values, top_k);
   std::vector<double> kept;
   kept.reserve(tokens.size());
   for (const std::uint32_t token : tokens) kept.push_back(values[token]);
   const at::Tensor of_kept = at::from_blob(kept.data(), {std::ssize(kept)}, at::kDouble);
-  return tokens[sample_position(of_kept, highest, rule, index)];
+  return tokens[sample_position(of_kept, highest, index)];
 }
 
 void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,
                      const SamplingRule& rule, std::int64_t count,
                      const std::function<bool(std::int64_t)>& on_token) {
+  TokenSampler sampler(rule);
   at::Tensor logits = generator.read_prompt(prompt);  // (V)
   for (std::int64_t index = 0; index < count; ++index) {
-    const std::int64_t token = sample_token(logits, rule, index);
+    const std::int64_t token = sampler.sample(logits, index);
     if (!on_token(token)) return;
     if (index + 1 < count) logits = generator.step(token);
   }

@@ -19,6 +19,10 @@
 namespace dtrain::model::token_sampler_test {
 namespace {
 
+std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule, std::int64_t index) {
+  return TokenSampler(rule).sample(logits, index);
+}
+
 const at::Tensor& logits() {
   static const at::Tensor values = at::tensor({1.0, 3.0, -2.0, 2.5, 3.0, 0.0}, at::kDouble);
   return values;
@@ -203,9 +207,10 @@ TEST_CASE("Times of sampling a token", "[.bench-generate]") {
   for (const SamplingRule& rule :
        {SamplingRule{}, SamplingRule{.temperature = 0}, SamplingRule{.temperature = 0.8},
         SamplingRule{.top_k = 50}, SamplingRule{.top_p = 0.9}}) {
-    (void)sample_token(values, rule, 0);
+    TokenSampler sampler(rule);
+    (void)sampler.sample(values, 0);
     const auto begin = std::chrono::steady_clock::now();
-    for (int index = 0; index < kTokens; ++index) (void)sample_token(values, rule, index);
+    for (int index = 0; index < kTokens; ++index) (void)sampler.sample(values, index);
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
     fmt::print("temperature {}, top_k {}, top_p {}: {:.3f} ms per token of 50,257\n",
                rule.temperature, rule.top_k, rule.top_p, time.count() / kTokens);
