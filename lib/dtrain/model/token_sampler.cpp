@@ -58,20 +58,14 @@ using Positions = std::vector<std::uint32_t>;
 
 constexpr std::size_t kLanes = 16;  // of partial sums
 
-// The sum of the weights that are at least `least`, in an order that vector instructions can follow.
-double sum_from(double least, std::span<const double> weights) {
+// The sum of `values`, in an order that vector instructions can follow.
+double sum_of(std::span<const double> values) {
   std::array<double, kLanes> lanes{};
   std::size_t at = 0;
-  for (; at + kLanes <= weights.size(); at += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const double weight = weights[at + lane];
-      lanes[lane] += weight >= least ? weight : 0.0;
-    }
+  for (; at + kLanes <= values.size(); at += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += values[at + lane];
   }
-  for (std::size_t lane = 0; at + lane < weights.size(); ++lane) {
-    const double weight = weights[at + lane];
-    lanes[lane] += weight >= least ? weight : 0.0;
-  }
+  for (std::size_t lane = 0; at + lane < values.size(); ++lane) lanes[lane] += values[at + lane];
   return std::accumulate(lanes.begin(), lanes.end(), 0.0);
 }
 
@@ -80,10 +74,10 @@ std::size_t draw(std::span<const double> weights, double share) {
   constexpr std::size_t kBlock = 256;  // whose sums are skipped
   std::vector<double> sums;
   for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    sums.push_back(sum_from(0, weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
+    sums.push_back(sum_of(weights.subspan(begin, std::min(kBlock, weights.size() - begin))));
   }
   while (sums.size() > 1 && sums.back() == 0) sums.pop_back();
-  double left = share * sum_from(0, sums);
+  double left = share * sum_of(sums);
   std::size_t block = 0;
   while (block + 1 < sums.size() && left >= sums[block]) left -= sums[block++];
   std::size_t chosen = block * kBlock;
@@ -137,50 +131,65 @@ Positions likeliest_tokens(std::span<const double> logits, std::size_t top_k) {
   return tokens;
 }
 
-// Weights of which those from `high` on sum to less than `wanted`, and those from `low` on to at
-// least `wanted`.
-struct Bracket {
-  double low;
-  double high;
+// Divides the weights from `lightest` to 1 into intervals, numbered from 1 down. The bit pattern of a
+// positive number grows with the number, about as its logarithm does, so intervals of bit patterns
+// suit both flat and peaked distributions.
+class Intervals {
+ public:
+  static constexpr std::size_t kCount = 4096;
+
+  explicit Intervals(double lightest) : lightest_(lightest) {
+    while ((highest_ - std::bit_cast<std::uint64_t>(lightest)) >> shift_ >= kCount) ++shift_;
+  }
+
+  // kCount for lighter weights.
+  [[nodiscard]] std::size_t operator()(double weight) const {
+    const std::size_t interval = (highest_ - std::bit_cast<std::uint64_t>(weight)) >> shift_;
+    return weight >= lightest_ ? interval : kCount;
+  }
+
+ private:
+  double lightest_;
+  std::uint64_t highest_ = std::bit_cast<std::uint64_t>(1.0);
+  int shift_ = 0;
 };
 
-// Narrows down the lightest weight of the nucleus. The bit pattern of a positive number grows with the
-// number, about as its logarithm does, so that halving a range of bit patterns suits both flat and
-// peaked distributions.
-Bracket bracket_of(std::span<const double> weights, double wanted, double lightest) {
-  constexpr int kHalvings = 12;  // leave some ten tokens of 50,000 between the bounds
-  auto low = std::bit_cast<std::uint64_t>(lightest);
-  auto high = std::bit_cast<std::uint64_t>(1.0) + 1;  // no weight is above 1
-  for (int i = 0; i < kHalvings && high - low > 1; ++i) {
-    const std::uint64_t middle = low + (high - low) / 2;
-    (sum_from(std::bit_cast<double>(middle), weights) < wanted ? high : low) = middle;
-  }
-  return {.low = std::bit_cast<double>(low), .high = std::bit_cast<double>(high)};
-}
-
 // The most likely tokens whose weights first sum to at least top_p of the total. weights: of all
-// tokens, 1 for the most likely one.
+// tokens, 1 for the most likely one. Only tokens of the interval in which the nucleus ends are
+// sorted.
 Positions nucleus(std::span<const double> logits, std::span<const double> weights, double top_p) {
-  const double total = sum_from(0, weights);
+  const double total = sum_of(weights);
   const double wanted = top_p * total;
   // All lighter weights together are less than what the nucleus leaves out.
   const double lightest = (1 - top_p) * total / (2 * static_cast<double>(weights.size()));
-  const Bracket bracket = bracket_of(weights, wanted, lightest);
-  Positions tokens;
+  const Intervals interval_of(lightest);
+  std::vector<double> sums(Intervals::kCount + 1);
+  for (const double weight : weights) sums[interval_of(weight)] += weight;
+  std::size_t last = 0;
+  double sum = 0;  // of the weights before interval `last`
+  while (last + 1 < Intervals::kCount && sum + sums[last] < wanted) sum += sums[last++];
+
+  // Written before it is known whether they count, which is faster than to decide.
+  Positions tokens(weights.size() + 1);
   Positions between;
+  std::size_t count = 0;
   for (std::uint32_t at = 0; at < weights.size(); ++at) {
-    if (weights[at] < bracket.low) continue;
-    (weights[at] < bracket.high ? between : tokens).push_back(at);
+    const std::size_t interval = interval_of(weights[at]);
+    tokens[count] = at;
+    count += static_cast<std::size_t>(interval < last);
+    if (interval == last) between.push_back(at);
   }
+  tokens.resize(count);
   std::ranges::stable_sort(between, std::ranges::greater(),
                            [&](std::uint32_t at) { return logits[at]; });
-  double sum = sum_from(bracket.high, weights);
   for (const std::uint32_t at : between) {
     if (sum >= wanted) break;
     sum += weights[at];
     tokens.push_back(at);
   }
-  std::ranges::sort(tokens);
+  const auto added = tokens.begin() + static_cast<std::ptrdiff_t>(count);
+  std::sort(added, tokens.end());
+  std::inplace_merge(tokens.begin(), added, tokens.end());
   return tokens;
 }
 
