@@ -6,7 +6,7 @@ import unittest
 
 from data_harness import DataTest, read_token_file
 from data_training_test import TINY, header_of
-from dtrain_harness import CHECKPOINT, DATA, GOLDEN, USAGE, final_model, metrics_of
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, GOLDEN, USAGE, final_model, metrics_of, run
 from messages import error_line
 
 VARIANTS = json.loads((GOLDEN / "tokenizers" / "variants.json").read_text())  # generate.py beside it
@@ -61,6 +61,24 @@ class Prepare(TokenizerJson):
             self.prepare(text, "--tokenizer", path, "--threads", threads)
             found.append((self.folder / "out.dtok").read_bytes())
         self.assertEqual(*found)
+
+    def test_many_single_words_share_one_compiled_scanner(self):
+        path, _ = self.save("gpt2")
+        whole = json.loads(path.read_text())
+        vocab = whole["model"]["vocab"]
+        # The first divides the text into segments, in which the other is searched.
+        whole["added_tokens"] += [{"id": vocab[content], "content": content, "single_word": True, "lstrip": False, "rstrip": False,
+                                   "normalized": content == "e", "special": False} for content in ("|", "e")]
+        path.write_text(json.dumps(whole))
+        count = 10000
+        text = self.write("words.txt", "we e | e " * count)
+        # A scanner of PCRE2 maps memory for its stack.
+        run("strace", "-f", "--seccomp-bpf", "-qq", "-o", "calls", "-e", "trace=mmap", DTRAIN, "data", "prepare", text, "--tokenizer", path,
+            "--threads", 1, "--output", "out.dtok", cwd=self.folder)
+        tokens = read_token_file(self.folder / "out.dtok").tokens
+        self.assertEqual(tokens.count(vocab["|"]), count)
+        self.assertGreaterEqual(tokens.count(vocab["e"]), 2 * count)
+        self.assertLess((self.folder / "calls").read_text().count("mmap("), count)
 
     def test_errors_name_the_cause_and_leave_no_files(self):
         path, _ = self.save("gpt2")

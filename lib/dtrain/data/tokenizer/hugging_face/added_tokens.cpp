@@ -84,6 +84,7 @@ std::uint32_t AddedTokens::child(std::uint32_t node, char byte) const {
 }
 
 const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at) const {
+  if (!begins_token_[static_cast<unsigned char>(text[at])]) return nullptr;
   std::uint32_t found = kNone;
   for (std::uint32_t node = 0; at < text.size(); ++at) {
     node = child(node, text[at]);
@@ -93,11 +94,25 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at)
   return found == kNone ? nullptr : &tokens_[found];
 }
 
-bool AddedTokens::is_within_word(std::string_view text, ByteRange range) const {
-  const auto scanner = word_->make_scanner();
-  const auto begins_with_word = [&](std::string_view part) {
+bool AddedTokens::touches(std::string_view text, std::size_t at) const {
+  for (std::size_t begin = at - std::min(at, longest_); begin <= at && begin < text.size();
+       ++begin) {
+    std::uint32_t node = 0;
+    for (std::size_t end = begin; end < text.size() && node != kNone;) {
+      node = child(node, text[end++]);
+      if (node != kNone && token_at_[node] != kNone && end >= at) return true;
+    }
+  }
+  return false;
+}
+
+AddedTokenFinder::AddedTokenFinder(const AddedTokens& tokens)
+    : tokens_(tokens), word_(tokens.word_ == nullptr ? nullptr : tokens.word_->make_scanner()) {}
+
+bool AddedTokenFinder::is_within_word(std::string_view text, ByteRange range) {
+  const auto begins_with_word = [this](std::string_view part) {
     ByteRange ignored;
-    return scanner->find(part, 0, false, ignored) == PatternScanner::Outcome::match;
+    return word_->find(part, 0, false, ignored) == PatternScanner::Outcome::match;
   };
   const std::string_view before = text.substr(0, range.begin);
   const std::string_view after = text.substr(range.end);
@@ -105,12 +120,11 @@ bool AddedTokens::is_within_word(std::string_view text, ByteRange range) const {
          (!after.empty() && begins_with_word(after));
 }
 
-std::vector<AddedTokens::Found> AddedTokens::find(std::string_view text) const {
+std::vector<AddedTokenFinder::Found> AddedTokenFinder::find(std::string_view text) {
   std::vector<Found> found;
   std::size_t taken = 0;  // the end of the last token found, with its white space
-  for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
-    const bool may_begin = begins_token_[static_cast<unsigned char>(text[at])];
-    const AddedToken* const token = may_begin ? longest_at(text, at) : nullptr;
+  for (std::size_t at = 0; at < text.size() && !tokens_.is_empty();) {
+    const AddedToken* const token = tokens_.longest_at(text, at);
     if (token == nullptr) {
       ++at;
       continue;
@@ -126,18 +140,6 @@ std::vector<AddedTokens::Found> AddedTokens::find(std::string_view text) const {
     found.push_back({.range = range, .id = token->id});
   }
   return found;
-}
-
-bool AddedTokens::touches(std::string_view text, std::size_t at) const {
-  for (std::size_t begin = at - std::min(at, longest_); begin <= at && begin < text.size();
-       ++begin) {
-    std::uint32_t node = 0;
-    for (std::size_t end = begin; end < text.size() && node != kNone;) {
-      node = child(node, text[end++]);
-      if (node != kNone && token_at_[node] != kNone && end >= at) return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace dtrain::data

@@ -13,15 +13,9 @@
 
 namespace dtrain::data {
 
-/// Threads: any number of callers.
+/// The added tokens of a tokenizer, prepared for searches. Threads: any number of callers.
 class AddedTokens {
  public:
-  /// A token found in a text, with the white space that belongs to it.
-  struct Found {
-    ByteRange range;
-    std::uint32_t id = 0;
-  };
-
   /// tokens: their contents are not empty and unique.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
@@ -31,21 +25,15 @@ class AddedTokens {
   /// Length of the longest content, bytes; 0 without tokens.
   [[nodiscard]] std::size_t longest() const { return longest_; }
 
-  /// Lists the tokens of a text in order: at each position the longest one. The ranges overlap only
-  /// if a token begins within white space that the token before it strips.
-  ///
-  /// Source: tokenizers 0.23, added_vocabulary.rs, find_matches.
-  [[nodiscard]] std::vector<Found> find(std::string_view text) const;
-
   /// Returns whether a token's content begins or ends at `at`, or spans it.
   [[nodiscard]] bool touches(std::string_view text, std::size_t at) const;
 
  private:
+  friend class AddedTokenFinder;
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
   [[nodiscard]] std::uint32_t child(std::uint32_t node, char byte) const;
   [[nodiscard]] const AddedToken* longest_at(std::string_view text, std::size_t at) const;
-  [[nodiscard]] bool is_within_word(std::string_view text, ByteRange range) const;
 
   std::vector<AddedToken> tokens_;
   // A trie: the child of a node by (node, byte), and the token that ends at a node.
@@ -56,6 +44,32 @@ class AddedTokens {
   std::size_t longest_ = 0;
   bool strips_left_ = false;
   bool strips_right_ = false;
+};
+
+/// Finds added tokens in texts. Threads: one caller.
+class AddedTokenFinder {
+ public:
+  /// A token found in a text, with the white space that belongs to it.
+  struct Found {
+    ByteRange range;
+    std::uint32_t id = 0;
+  };
+
+  /// The tokens must outlive the finder.
+  explicit AddedTokenFinder(const AddedTokens& tokens);
+
+  /// Lists the tokens of a text in order: at each position the longest one. The ranges overlap only
+  /// if a token begins within white space that the token before it strips.
+  ///
+  /// text:   UTF-8.
+  /// Source: tokenizers 0.23, added_vocabulary.rs, find_matches.
+  [[nodiscard]] std::vector<Found> find(std::string_view text);
+
+ private:
+  [[nodiscard]] bool is_within_word(std::string_view text, ByteRange range);
+
+  const AddedTokens& tokens_;
+  std::unique_ptr<PatternScanner> word_;  // null if no token is a single word
 };
 
 }  // namespace dtrain::data

@@ -71,16 +71,19 @@ Rules::Rules(const TokenizerJson& json, const std::string& name)
 class HuggingFaceEncoder final : public Encoder {
  public:
   explicit HuggingFaceEncoder(std::shared_ptr<const Rules> rules)
-      : rules_(std::move(rules)), splitter_(rules_->words) {}
+      : rules_(std::move(rules)),
+        added_(rules_->added),
+        added_normalized_(rules_->added_normalized),
+        splitter_(rules_->words) {}
 
   void encode(std::string_view text, bool begins_document, Tokens& tokens) override {
-    each_segment(rules_->added, text, tokens, [&](std::string_view segment, bool follows_token) {
+    each_segment(added_, text, tokens, [&](std::string_view segment, bool follows_token) {
       const bool begins = begins_document || follows_token;
       std::string normalized;
       if (rules_->nfc != nullptr && rules_->nfc->normalize(segment, normalized, nullptr)) {
         segment = normalized;
       }
-      each_segment(rules_->added_normalized, segment, tokens,
+      each_segment(added_normalized_, segment, tokens,
                    [&](std::string_view part, bool part_follows_token) {
                      splitter_.split(part, begins || part_follows_token,
                                      [&](std::string_view word) { add(word, tokens); });
@@ -91,11 +94,11 @@ class HuggingFaceEncoder final : public Encoder {
  private:
   // Appends the added tokens of a text, and calls visit(segment, follows_token) between them.
   template <typename Visit>
-  static void each_segment(const AddedTokens& added, std::string_view text, Tokens& tokens,
+  static void each_segment(AddedTokenFinder& added, std::string_view text, Tokens& tokens,
                            Visit visit) {
     std::size_t end = 0;
     bool follows_token = false;
-    for (const AddedTokens::Found& found : added.find(text)) {
+    for (const AddedTokenFinder::Found& found : added.find(text)) {
       if (end < found.range.begin) {
         visit(text.substr(end, found.range.begin - end), follows_token);
       }
@@ -121,6 +124,8 @@ class HuggingFaceEncoder final : public Encoder {
   }
 
   std::shared_ptr<const Rules> rules_;
+  AddedTokenFinder added_;
+  AddedTokenFinder added_normalized_;
   WordSplitter splitter_;
   BytePairBuffers buffers_;
   TextMap<Tokens> cache_;  // the tokens of recent short words
@@ -156,7 +161,7 @@ class CutSearch {
     const std::size_t longest = std::max(rules_.added.longest(), rules_.added_normalized.longest());
     end_ = text_.size() - std::min(text_.size(), 2 * longest + 1);
     for (const AddedTokens* added : {&rules_.added, &rules_.added_normalized}) {
-      for (const auto& found : added->find(text_.substr(begin_))) {
+      for (const auto& found : AddedTokenFinder(*added).find(text_.substr(begin_))) {
         if (begin_ + found.range.begin > end_) break;
         begin_after_ = begin_ + found.range.end;
       }
