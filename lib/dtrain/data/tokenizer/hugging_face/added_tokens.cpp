@@ -122,7 +122,8 @@ bool AddedTokenFinder::is_within_word(std::string_view text, ByteRange range) {
 
 std::vector<AddedTokenFinder::Found> AddedTokenFinder::find(std::string_view text) {
   std::vector<Found> found;
-  std::size_t taken = 0;  // the end of the last token found, with its white space
+  std::size_t taken = 0;       // the end of the last token found, with its white space
+  std::size_t spaces_end = 0;  // the end of the white space that was last stripped on the right
   for (std::size_t at = 0; at < text.size() && !tokens_.is_empty();) {
     const AddedToken* const token = tokens_.longest_at(text, at);
     if (token == nullptr) {
@@ -132,10 +133,17 @@ std::vector<AddedTokenFinder::Found> AddedTokenFinder::find(std::string_view tex
     ByteRange range{.begin = at, .end = at + token->content.size()};
     at = range.end;
     if (token->is_single_word && is_within_word(text, range)) continue;
+    // White space is read once, also if many tokens lie within it.
     if (token->strips_left) {
-      range.begin = std::max(without_spaces_at_end(text.substr(0, range.begin)), taken);
+      const std::size_t end = std::max(range.begin, taken);
+      range.begin = taken + without_spaces_at_end(text.substr(taken, end - taken));
     }
-    if (token->strips_right) range.end += spaces_at_begin(text.substr(range.end));
+    if (token->strips_right) {
+      if (range.end >= spaces_end) {
+        spaces_end = range.end + spaces_at_begin(text.substr(range.end));
+      }
+      range.end = spaces_end;
+    }
     taken = range.end;
     found.push_back({.range = range, .id = token->id});
   }

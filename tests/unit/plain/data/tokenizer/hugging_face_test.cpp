@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
@@ -145,6 +146,41 @@ TEST_CASE("Long words take linear time") {
     const Tokens tokens = tokens_of(*tokenizer, text);
     CHECK(decoded(*tokenizer, tokens) == text);
     CHECK(tokenizer->cut(text) <= text.size());
+  }
+}
+
+TEST_CASE("Added tokens within white space that others strip take linear time") {
+  Json json = gpt2_json();
+  const std::size_t first = json["model"]["vocab"].size();
+  constexpr struct {
+    const char* content;
+    bool strips_left;
+    bool strips_right;
+  } kTokens[] = {
+      {"\n", false, true}, {"\r", true, false}, {"\t", true, true}, {"\f", false, false}};
+  for (std::size_t i = 0; i < std::size(kTokens); ++i) {
+    json["added_tokens"].push_back({{"id", first + i},
+                                    {"content", kTokens[i].content},
+                                    {"single_word", false},
+                                    {"lstrip", kTokens[i].strips_left},
+                                    {"rstrip", kTokens[i].strips_right},
+                                    {"normalized", false},
+                                    {"special", false}});
+  }
+  const auto tokenizer = opened(json);
+  constexpr std::size_t kSize = 1 << 21;  // bytes; with quadratic steps the test would take hours
+  for (const std::string piece : {"\n", "\r", "\t", "\n\f", "\r\f", "\t\n\r\f"}) {
+    std::string text;
+    Tokens expected;  // every character is a token, whatever the ones before it strip
+    while (text.size() < kSize) {
+      text += piece;
+      for (const char c : piece) {
+        const auto* const token =
+            std::ranges::find(kTokens, c, [](auto& each) { return *each.content; });
+        expected.push_back(static_cast<std::uint32_t>(first + (token - kTokens)));
+      }
+    }
+    CHECK((tokens_of(*tokenizer, text) == expected));
   }
 }
 
