@@ -80,6 +80,16 @@ class Prepare(TokenizerJson):
         self.assertGreaterEqual(tokens.count(vocab["e"]), 2 * count)
         self.assertLess((self.folder / "calls").read_text().count("mmap("), count)
 
+    def test_a_long_text_in_another_encoding_is_rejected_with_the_first_wrong_byte(self):
+        path, _ = self.save("gpt2")
+        begin = b"a text " * 200_000
+        words = "однажды весною в час небывало жаркого заката".encode("cp1251").split()
+        rest = b" ".join(words[(i * i // 3 + i) % len(words)] for i in range(300_000))
+        self.assertGreater(len(begin + rest), 2 << 20)  # it is cut into blocks
+        text = self.write("windows.txt", begin + rest)
+        self.refused("data", "prepare", text, "--output", "new.dtok", "--tokenizer", path,
+                     parts=["windows.txt", f"{rest[0]:#04x}", len(begin)])
+
     def test_errors_name_the_cause_and_leave_no_files(self):
         path, _ = self.save("gpt2")
         text = self.write("t.txt", "a text")

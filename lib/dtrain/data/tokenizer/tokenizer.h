@@ -25,6 +25,8 @@ class Encoder {
   virtual ~Encoder() = default;
   /// Appends the tokens of one part of a document. A part begins at the start of the document or at
   /// a cut() position.
+  ///
+  /// text: UTF-8, except for the byte tokenizer.
   virtual void encode(std::string_view text, bool begins_document,
                       std::vector<std::uint32_t>& tokens) = 0;
 };
@@ -45,6 +47,7 @@ class Tokenizer {
   [[nodiscard]] virtual std::optional<std::uint32_t> end_of_document() const = 0;
   /// Returns the last position below text.size() at which the text can be cut without changing its
   /// tokens. If there is none, returns a character boundary for a long text, and 0 for a short one.
+  /// The text may be malformed, unlike that of encode().
   [[nodiscard]] virtual std::size_t cut(std::string_view text) const = 0;
   /// Decodes one token within a text.
   [[nodiscard]] virtual std::string text_of(std::int64_t token) const = 0;

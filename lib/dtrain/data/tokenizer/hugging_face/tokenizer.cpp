@@ -134,6 +134,7 @@ class HuggingFaceEncoder final : public Encoder {
 /// Finds where texts can be cut. Threads: one caller.
 class CutSearch {
  public:
+  /// text: UTF-8.
   CutSearch(const Rules& rules, std::string_view text) : rules_(rules), text_(text) {}
 
   /// Returns the last position that does not change tokens, whatever follows the text; 0 if there
@@ -235,7 +236,9 @@ class HuggingFaceTokenizer final : public Tokenizer {
   [[nodiscard]] std::string_view model() const override { return model_; }
   [[nodiscard]] std::optional<std::uint32_t> end_of_document() const override { return end_; }
   [[nodiscard]] std::size_t cut(std::string_view text) const override {
-    return CutSearch(*rules_, text).find();
+    // PCRE2 and ICU must not see other bytes. check_utf8 reports them when the block is encoded.
+    const std::size_t valid = invalid_utf8_at(text).value_or(text.size());
+    return CutSearch(*rules_, text.substr(0, valid)).find();
   }
   [[nodiscard]] std::string text_of(std::int64_t token) const override {
     DTRAIN_CHECK(0 <= token && token < vocab_, "token {} of {}", token, vocab_);

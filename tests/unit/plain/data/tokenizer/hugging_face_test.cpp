@@ -137,6 +137,22 @@ TEST_CASE("A text cut into blocks has the tokens of the whole") {
   CHECK(cuts > 1000);
 }
 
+TEST_CASE("A text is cut before the first byte that is not UTF-8") {
+  std::string valid;
+  for (const std::string each : golden()["texts"]) valid += each;
+  std::string other;  // Russian in Windows-1251
+  while (other.size() < 5000) other += "\xCF\xF0\xE8\xE2\xE5\xF2, \xEC\xE8\xF0! 12 ";
+  for (const Json& variant : golden()["variants"]) {
+    INFO(variant["name"]);
+    const auto tokenizer = opened(tokenizer_json(variant));
+    CHECK(tokenizer->cut(other) == 0);
+    CHECK(tokenizer->cut("\x80<single> word, " + other) == 0);
+    for (const std::string& rest : {other, "\x80" + valid, std::string("\xF0\x9F\x98")}) {
+      CHECK(tokenizer->cut(valid + rest) == tokenizer->cut(valid));
+    }
+  }
+}
+
 TEST_CASE("Long words take linear time") {
   const auto tokenizer = opened(gpt2_json());
   constexpr std::size_t kSize = 1 << 20;  // bytes; with quadratic steps the test would take hours
