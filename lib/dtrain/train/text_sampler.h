@@ -16,8 +16,7 @@ namespace dtrain::train {
 /// Returns the tokenizer of the training data; null if the run generates no samples.
 ///
 /// Throws: Error{usage} naming the setting if samples are impossible: the data has no tokenizer, or
-///         the model has too few positions; Error{data} if the prompt is not UTF-8 and the
-///         tokenizer requires it.
+///         the model has too few positions; Error{data} as prompt_tokens.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
                                                                       const data::Split& split);
 

@@ -139,6 +139,16 @@ class Runs(TokenizerJson):
         error_line(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT).stderr, "exported.safetensors",
                    "tokenizer.json")
 
+    def test_a_prompt_without_tokens_is_rejected_before_training(self):
+        path, _ = self.save("gpt2")
+        whole = json.loads(path.read_text())
+        newline = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Removed", "invert": False}
+        path.write_text(json.dumps({**whole, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [newline, whole["pre_tokenizer"]]}}))
+        self.prepare(self.write("book.txt", (GOLDEN / "text.bin").read_bytes()), "--tokenizer", path)
+        result = self.train("--data", "out.dtok", "--sample-every", 2, "--run-dir", "run", status=DATA)
+        error_line(result.stderr, "--sample-prompt")
+        self.assertFalse((self.folder / "run" / "metrics.jsonl").exists())
+
     def is_compared_and_replaced(self, path):
         other, _ = self.save("gpt2", folder="other")
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", other, "--output", "b.dtok")

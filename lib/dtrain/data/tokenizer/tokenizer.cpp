@@ -112,7 +112,12 @@ std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer, std::string_
   } else {
     tokenizer.make_encoder()->encode(text.empty() ? "\n" : text, true, tokens);
   }
-  if (tokens.empty()) tokens.push_back(0);  // the tokenizer's normalization left no text
+  if (tokens.empty() && tokenizer.kind() == TokenizerKind::hugging_face) {
+    base::fail(base::ErrorKind::data,
+               "{} has no tokens: the model's tokenizer drops {}; give another prompt", name,
+               text.empty() ? "the newline that stands for an empty prompt" : "all of its text");
+  }
+  if (tokens.empty()) tokens.push_back(0);  // SentencePiece's normalization left no text
   return {tokens.begin(), tokens.end()};
 }
 

@@ -97,7 +97,8 @@ class Tokenizer {
 /// Encodes a prompt; an empty prompt becomes the token that precedes a document.
 ///
 /// name:   the prompt's name in messages.
-/// Throws: Error{data} if the text is not UTF-8 and the tokenizer requires it.
+/// Throws: Error{data} if the text is not UTF-8 and the tokenizer requires it, or if a
+///         tokenizer.json gives it no tokens.
 [[nodiscard]] std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer,
                                                       std::string_view text, std::string_view name);
 

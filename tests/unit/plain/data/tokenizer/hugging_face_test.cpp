@@ -200,6 +200,22 @@ TEST_CASE("Added tokens within white space that others strip take linear time") 
   }
 }
 
+TEST_CASE("A prompt of which no token is left is rejected") {
+  const auto refusal = [](const Tokenizer& tokenizer, std::string_view prompt) {
+    return message_of(ErrorKind::data,
+                      [&] { static_cast<void>(prompt_tokens(tokenizer, prompt, "prompt 7")); });
+  };
+  const Json without = {{"without", Json::array({"\u0101", "\u010a"})}};  // 01 and 0A
+  const auto dropping = opened(tokenizer_json(without));
+  CHECK_THAT(refusal(*dropping, "\x01\x01"), Names("prompt 7"));
+  CHECK_THAT(refusal(*dropping, ""), Names("prompt 7"));  // stands for a newline
+  CHECK(prompt_tokens(*dropping, "\x01 e", "prompt 7") == prompt_tokens(*dropping, " e", ""));
+
+  Json removing = split_json("-");
+  removing["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+  CHECK_THAT(refusal(*opened(removing), "--"), Names("prompt 7"));
+}
+
 TEST_CASE("Threads share a tokenizer") {
   const auto tokenizer = opened(tokenizer_json(golden()["variants"][3]));
   const std::string text = golden()["texts"].dump();
