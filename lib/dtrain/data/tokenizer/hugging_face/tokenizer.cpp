@@ -226,7 +226,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
       set_text(token.content, token.id);
     if (!split.token.empty() && !end_) {
       base::fail(base::ErrorKind::data,
-                 "tokenizer '{}' has no token \"{}\", which is to end documents; name another one",
+                 "tokenizer '{}' has no token \"{}\", which is to end documents; correct "
+                 "--document-end, or eos_token in the tokenizer_config.json beside it",
                  name, base::printable(split.token));
     }
   }

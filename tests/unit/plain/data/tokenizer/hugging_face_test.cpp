@@ -388,6 +388,12 @@ TEST_CASE("A tokenizer.json is kept unchanged, beside the token that ends docume
   CHECK(tokenizer_in(folder.path(""))->model == model);
   CHECK(read_tokenizer(folder.path(""))->model() == content);
   CHECK(read_tokenizer(folder.path(""), "<|end|>")->model() == model);
+
+  std::ofstream(folder.path("tokenizer_config.json")) << R"({"eos_token": "<no>"})";
+  const StoredTokenizer wrong = *tokenizer_in(folder.path(""));
+  CHECK_THAT(message_of(ErrorKind::data,
+                        [&] { static_cast<void>(open_tokenizer(wrong.model, wrong.path)); }),
+             Names(wrong.path, "tokenizer_config.json", "eos_token", "<no>"));
 }
 
 }  // namespace
