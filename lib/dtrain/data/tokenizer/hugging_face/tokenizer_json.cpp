@@ -188,6 +188,11 @@ SplitStep::Behavior behavior_of(const JsonField& field) {
   field.refuse(fmt::format("\"{}\" is not supported", shown(field.text())));
 }
 
+// The parts of this type have the same fields, whatever they are for.
+void allow_byte_level_fields(const JsonField& field) {
+  field.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+}
+
 /// Collects the steps of nested pre-tokenizers.
 class PreTokenizerReader {
  public:
@@ -228,7 +233,7 @@ class PreTokenizerReader {
 
  private:
   void read_byte_level(const JsonField& field) {
-    field.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    allow_byte_level_fields(field);
     has_bytes_ = true;
     json_.adds_prefix_space = field["add_prefix_space"].boolean();
     json_.steps_before_bytes = json_.steps.size();
@@ -243,13 +248,22 @@ class PreTokenizerReader {
 
 // Post-processors add tokens only where the package is called with add_special_tokens.
 void check_post_processor(const JsonField& field) {
-  constexpr std::string_view kKnown[] = {"ByteLevel", "TemplateProcessing", "RobertaProcessing",
-                                         "BertProcessing"};
   if (field.is_null()) return;
-  if (field.type() == "Sequence") {
+  const std::string& type = field.type();
+  if (type == "Sequence") {
+    field.allow_only({"type", "processors"});
     std::ranges::for_each(field["processors"].elements(), check_post_processor);
-  } else if (std::ranges::count(kKnown, field.type()) == 0) {
-    refuse_type(field, fmt::format("{}, Sequence", fmt::join(kKnown, ", ")));
+  } else if (type == "ByteLevel") {
+    allow_byte_level_fields(field);
+  } else if (type == "TemplateProcessing") {
+    field.allow_only({"type", "single", "pair", "special_tokens"});
+  } else if (type == "RobertaProcessing") {
+    field.allow_only({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+  } else if (type == "BertProcessing") {
+    field.allow_only({"type", "sep", "cls"});
+  } else {
+    refuse_type(field,
+                "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing, Sequence");
   }
 }
 
@@ -280,6 +294,7 @@ TokenizerJson parse_tokenizer_json(std::string_view content, const std::string& 
   if (root.has("post_processor")) check_post_processor(root["post_processor"]);
   if (!root.has("decoder")) root.refuse("has no ByteLevel decoder");
   if (root["decoder"].type() != "ByteLevel") refuse_type(root["decoder"], "ByteLevel");
+  allow_byte_level_fields(root["decoder"]);
   return json;
 }
 
