@@ -293,12 +293,20 @@ void check_tokenizer(const StartContext& context, std::string_view flag,
                      const std::string& weights) {
   const std::string saved = ask_leader(context, [&] {
     const std::string named = saved_tokenizer(weights);
-    if (!named.empty() || context.config.model.vocab != data::kByteVocab) return named;
-    // Byte models name no tokenizer; a model with their vocabulary and no tokenizer counts as one.
+    if (!named.empty()) return named;
+    const auto kind = data::TokenizerKind::hugging_face;
     const std::string folder = base::is_folder(weights) ? weights : base::parent_folder(weights);
-    const bool has_tokenizer =
-        data::tokenizer_in(folder, data::TokenizerKind::hugging_face).has_value();
-    return has_tokenizer ? named : data::identity_of(data::TokenizerKind::bytes, {});
+    const auto beside = data::tokenizer_in(folder, kind);
+    if (beside && context.tokenizer != "unknown" &&
+        context.tokenizer != data::identity_of(kind, beside->model)) {
+      base::log_warning(
+          "{}: the folder of {} has a tokenizer.json, but data.train ({}) has tokens of {}; "
+          "prepare the data with dtrain data prepare --tokenizer {}",
+          flag, weights, context.config.data.train, context.tokenizer, folder);
+    }
+    // Byte models name no tokenizer; a model with their vocabulary and no tokenizer counts as one.
+    const bool may_be_bytes = context.config.model.vocab == data::kByteVocab && !beside;
+    return may_be_bytes ? data::identity_of(data::TokenizerKind::bytes, {}) : named;
   });
   if (saved.empty() || context.tokenizer == "unknown" || saved == context.tokenizer) return;
   base::fail(ErrorKind::usage,
