@@ -292,7 +292,8 @@ class Training(HuggingFace):
                 "generation_config.json": '{"eos_token_id": [2, 3, 5], "top_p": 0.9}'}
         for name, content in (kept | {"README.md": "not kept"}).items():
             (source / name).write_text(content)
-        self.train("first", "--init-from", source, "--strategy", "fsdp", ranks=2)
+        result = self.train("first", "--init-from", source, "--strategy", "fsdp", ranks=2)
+        assert_names(result.stderr, "warning", "--init-from", "tokenizer.json", "bytes")
         shutil.rmtree(source)
         self.train("second", "--init-from", self.folder / "first")
         self.train("third", "--resume", self.folder / "second", "--steps", 3)
