@@ -89,7 +89,7 @@ TEST_CASE("A transformer on a mesh trains what one rank trains") {
   set(config, "machine.dtype", "float64");
   const Trace single = train_on_threads(laid_out(config, 1, 1)).front();
   const TraceBound bound = rounding_bound_of(laid_out(config, 1, 1), at::kDouble);
-  // Of a Llama, two ranks split the heads of keys, three and six share them.
+  // Two ranks split a Llama's heads of keys; three and six share them.
   for (const mesh::MeshShape& mesh :
        {mesh::MeshShape{{Axis::tp, 2}}, mesh::MeshShape{{Axis::tp, 3}},
         mesh::MeshShape{{Axis::tp, 6}}, mesh::MeshShape{{Axis::pp, 2}},

@@ -45,7 +45,7 @@ struct HuggingFaceFile {
 struct HuggingFaceModule {
   /// Prefix of the tensor names: "model."; empty if the family has no such module.
   std::string_view prefix = {};
-  /// What follows it in these names, first that of the embedding: "embed_tokens.", "layers.", ...
+  /// The next components of these names, the embedding's first: "embed_tokens.", "layers.", ...
   std::span<const std::string_view> children = {};
 
   /// True if a tensor of this name belongs to the module.

@@ -195,7 +195,7 @@ Positions nucleus(std::span<const double> logits, std::span<const double> weight
 
 }  // namespace
 
-// Of the tokens at these positions, or of all.
+// Draws among tokens with these logits; returns the position of one.
 std::size_t TokenSampler::sample_position(const at::Tensor& logits, double highest,
                                           std::int64_t index) {
   warm_up_vector_math();

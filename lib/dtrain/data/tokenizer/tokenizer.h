@@ -40,7 +40,7 @@ class Tokenizer {
   /// Vocabulary size; every token is below it.
   [[nodiscard]] virtual std::int64_t vocab() const = 0;
   /// The serialized model, from which open_tokenizer recreates the tokenizer; empty for bytes.
-  /// Of a tokenizer.json it is the file's content, with a line for end_of_document() if there is one.
+  /// For a tokenizer.json: the file's content, with a line for end_of_document() if there is one.
   [[nodiscard]] virtual std::string_view model() const = 0;
   /// The token that follows each document; empty for the byte tokenizer, and unless a tokenizer.json
   /// was opened with one.

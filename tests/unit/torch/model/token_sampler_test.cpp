@@ -79,7 +79,7 @@ TEST_CASE("top_p keeps the fewest most likely tokens that reach it, preferring l
   const std::vector<double> three = shares({.top_p = 0.8, .seed = 2}, 2000);
   CHECK(three[1] + three[3] + three[4] == Approx(1));
   CHECK(three[3] > 0.1);
-  // Of equal tokens, exactly the ones whose sum reaches top_p.
+  // Among equal tokens, exactly the ones whose sum reaches top_p.
   const at::Tensor equals = at::zeros({256}, at::kDouble);
   std::set<std::int64_t> found;
   for (std::int64_t index = 0; index < 400; ++index) {
@@ -90,7 +90,7 @@ TEST_CASE("top_p keeps the fewest most likely tokens that reach it, preferring l
 }
 
 TEST_CASE("top_p applies to the tokens that top_k keeps") {
-  // Of the two most likely tokens each has half.
+  // Each of the two most likely tokens has half.
   CHECK(shares({.top_k = 2, .top_p = 0.5, .seed = 2}, 100)[1] == Approx(1));
 }
 

@@ -22,7 +22,7 @@ class JsonField {
 
   [[nodiscard]] const nlohmann::json& value() const { return value_; }
   [[nodiscard]] bool is_null() const { return value_.is_null(); }
-  /// Whether the object has this field and it is not null.
+  /// True if the object has this field and it is not null.
   [[nodiscard]] bool has(std::string_view name) const;
   /// A field that must exist.
   [[nodiscard]] JsonField operator[](std::string_view name) const;

@@ -170,7 +170,7 @@ void WordSplitter::each_part(std::size_t step, std::string_view text, const OnPa
   }
 }
 
-// Whether cutting at the parts of a step keeps the parts.
+// True if cutting at the parts of a step keeps the parts.
 bool WordSplitter::is_cuttable(std::size_t step) const {
   if (step == rules_.steps_.size()) return false;
   const SplitStep& split = rules_.steps_[step].split;
@@ -190,7 +190,7 @@ std::vector<std::size_t> WordSplitter::boundaries(std::size_t step, std::string_
   return found;
 }
 
-// Whether a text that ends at `at` has the boundaries `found` before it: a pattern may look ahead.
+// True if a text that ends at `at` has the boundaries `found` before it: a pattern may look ahead.
 bool WordSplitter::ends_parts_at(std::size_t step, std::string_view text, std::size_t at,
                                  const std::vector<std::size_t>& found) {
   std::vector<std::size_t> ended = boundaries(step, text.substr(0, at), /*may_continue=*/false);

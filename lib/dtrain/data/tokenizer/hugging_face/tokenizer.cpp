@@ -26,7 +26,7 @@ namespace {
 
 using Tokens = std::vector<std::uint32_t>;
 
-/// What encoders share. Threads: any number of callers.
+/// The data that encoders share. Threads: any number of callers.
 struct Rules {
   Rules(const TokenizerJson& json, const std::string& name);
 
@@ -174,7 +174,7 @@ class CutSearch {
     while (end_ > begin_ && (!is_boundary(end_) || (strips && follows_space(end_)))) --end_;
   }
 
-  // Whether a character begins here whose normalized form does not depend on what precedes it.
+  // True if a character begins here whose normalized form does not depend on what precedes it.
   [[nodiscard]] bool is_boundary(std::size_t at) const {
     const char32_t character = first_character(text_.substr(at));
     return character != 0 && (rules_.nfc == nullptr || rules_.nfc->begins_segment(character));
@@ -183,7 +183,7 @@ class CutSearch {
     return is_white_space(last_character(text_.substr(0, at)));
   }
 
-  // Whether the added tokens of the parts are those of the whole.
+  // True if the added tokens of the parts are those of the whole.
   [[nodiscard]] bool keeps_tokens(std::size_t at) const {
     if (!is_boundary(at)) return false;
     const bool strips = rules_.added.strips_right() || rules_.added_normalized.strips_right();

@@ -137,7 +137,7 @@ const at::Tensor& BdhRecurrent::read_prompt(std::span<const std::int64_t> tokens
     x = layer_norm(embed_.index_select(0, ids.narrow(0, position_, count)));
     position_ += count;
     for (Level& level : levels_) {
-      // Of the last level, only the last position's output is used.
+      // Only the last position's output of the last level is used.
       x = read_level(level, x, turns, &level != &levels_.back() || position_ == total);
     }
   }

@@ -24,7 +24,7 @@ using dtrain::testing::Names;
 using Json = nlohmann::ordered_json;
 using Tokens = std::vector<std::uint32_t>;
 
-/// What the package tokenizers gives: tests/golden/tokenizers/generate.py.
+/// Results of the package tokenizers: tests/golden/tokenizers/generate.py.
 const Json& golden() {
   static const Json json = [] {
     std::ifstream file(DTRAIN_SOURCE_DIR "/tests/golden/tokenizers/variants.json");
