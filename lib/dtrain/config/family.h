@@ -94,6 +94,13 @@ struct Sizing {
   std::int64_t (*usual_value)(const ModelConfig& model);
 };
 
+/// What --kernels fused computes on the CPU.
+enum class FusedKernels : std::uint8_t {
+  none,
+  rows,    ///< operations on rows of activations; LibTorch computes the matrix products
+  layers,  ///< whole layers, with bits that do not depend on threads, and --recompute gates
+};
+
 struct Family {
   std::string_view name;  ///< the value of --model
   /// Rows of the settings table (rows.h). Those of the group "model" require --model NAME.
@@ -105,7 +112,7 @@ struct Family {
   void (*check)(const ModelConfig& model);
   const HuggingFaceFormat& hugging_face;
   const Sizing& sizing;
-  bool has_fused_kernels = false;  ///< on the CPU (--kernels)
+  FusedKernels fused_kernels = FusedKernels::none;
   /// Chooses the chunk (positions) of --attention auto; 0 means full attention. Null if the family
   /// does not support --attention.
   std::int64_t (*attention_chunk)(const ModelConfig& model,
@@ -130,5 +137,11 @@ struct Family {
 
 /// The family named by model.name.
 [[nodiscard]] const Family& family_of(const ModelConfig& model);
+
+/// True if whole layers are fused kernels.
+[[nodiscard]] inline bool has_fused_layers(const Config& config) {
+  return config.machine.kernels == Kernels::fused &&
+         family_of(config.model).fused_kernels == FusedKernels::layers;
+}
 
 }  // namespace dtrain::config

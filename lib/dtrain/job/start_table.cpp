@@ -9,6 +9,7 @@
 #include <ranges>
 #include <utility>
 
+#include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/values/layout.h"
@@ -140,10 +141,7 @@ std::string device_line(const config::Config& config, c10::Device device) {
 
 // Says how fused kernels multiply bfloat16.
 std::string bfloat16_note(const config::Config& config) {
-  const config::MachineConfig& machine = config.machine;
-  if (machine.param_dtype != config::Dtype::bfloat16 || machine.kernels != config::Kernels::fused) {
-    return {};
-  }
+  if (config.machine.param_dtype != config::Dtype::bfloat16 || !has_fused_layers(config)) return {};
   switch (kernels::bfloat16_path()) {
     case kernels::Bfloat16Path::amx:
       return ", bfloat16 multiplied by AMX";

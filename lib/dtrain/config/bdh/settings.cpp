@@ -142,7 +142,7 @@ const Family& family() {
                               .check = check,
                               .hugging_face = hugging_face(),
                               .sizing = kSizing,
-                              .has_fused_kernels = true,
+                              .fused_kernels = FusedKernels::layers,
                               .attention_chunk = attention_chunk};
   return kFamily;
 }

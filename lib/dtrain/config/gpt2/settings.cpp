@@ -92,7 +92,8 @@ const Family& family() {
                               .defaults = [] { return std::any(Settings()); },
                               .check = check_heads,
                               .hugging_face = hugging_face(),
-                              .sizing = kSizing};
+                              .sizing = kSizing,
+                              .fused_kernels = FusedKernels::rows};
   return kFamily;
 }
 

@@ -184,6 +184,7 @@ const Family& family() {
       .check = check_sizes,
       .hugging_face = hugging_face(),
       .sizing = kSizing,
+      .fused_kernels = FusedKernels::rows,
       .max_positions = [](const ModelConfig& model) { return settings_of(model).max_positions; }};
   return kFamily;
 }

@@ -74,7 +74,8 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
 
 // The setting that has no fused kernels; empty if they are available.
 std::string fused_kernels_obstacle(const ModelConfig& model, const MachineConfig& machine) {
-  if (!family_of(model).has_fused_kernels) return fmt::format("--model {}", model.name);
+  if (family_of(model).fused_kernels == FusedKernels::none)
+    return fmt::format("--model {}", model.name);
   if (!machine.device.is_cpu()) return fmt::format("--device {}", machine.device);
   return machine.param_dtype == Dtype::float16 ? "float16" : "";
 }
@@ -177,17 +178,23 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   const std::string obstacle = fused_kernels_obstacle(model, machine);
   if (machine.kernels == Kernels::fused && !obstacle.empty()) {
     fail(ErrorKind::usage,
-         "--kernels fused cannot be combined with {}: BDH has fused kernels on the CPU only, in "
+         "--kernels fused cannot be combined with {}: fused kernels compute on the CPU only, in "
          "float32, float64 and bfloat16; use --kernels plain",
          obstacle);
   }
   if (machine.kernels == Kernels::automatic) {
     machine.kernels = obstacle.empty() ? Kernels::fused : Kernels::plain;
   }
-  if (machine.kernels == Kernels::fused) return;
-  const std::string reason =
-      obstacle.empty() ? "" : fmt::format(" (not available with {})", obstacle);
-  if (machine.recompute.kind == RecomputeSetting::Kind::gates) {
+  if (machine.recompute.kind != RecomputeSetting::Kind::gates) return;
+  if (family_of(model).fused_kernels != FusedKernels::layers) {
+    fail(ErrorKind::usage,
+         "--recompute gates cannot be combined with --model {}, which has no gates: use "
+         "--recompute level",
+         model.name);
+  }
+  if (machine.kernels != Kernels::fused) {
+    const std::string reason =
+        obstacle.empty() ? "" : fmt::format(" (not available with {})", obstacle);
     fail(ErrorKind::usage, "--recompute gates needs --kernels fused{}: use --recompute level",
          reason);
   }

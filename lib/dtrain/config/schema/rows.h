@@ -162,20 +162,17 @@ inline constexpr Requirement kSockets{"with --backend {}",
                                                backend == Backend::automatic;
                                       },
                                       "machine.backend"};
-inline constexpr Condition kFused = [](const Config& c) {
-  return c.machine.kernels == Kernels::fused;
-};
 inline constexpr Requirement kAttention{
     "with --model {}",
     [](const Config& c) { return family_of(c.model).attention_chunk != nullptr; }, "model.name"};
 // With --attention auto, plain kernels on a CPU always compute full attention.
 inline constexpr Condition kChoosesAttention = [](const Config& c) {
-  return kFused(c) || c.machine.attention.kind != AttentionSetting::Kind::automatic;
+  return has_fused_layers(c) || c.machine.attention.kind != AttentionSetting::Kind::automatic;
 };
-// Fused kernels give the same bits with any number of threads. The output layer of a split
-// vocabulary has no fused kernel.
+// Fused layers give the same bits with any number of threads; LibTorch's products do not. The output
+// layer of a split vocabulary has no fused kernel.
 inline constexpr Condition kDependsOnThreads = [](const Config& c) {
-  return c.machine.kernels != Kernels::fused || c.layout.tp_vocab;
+  return !has_fused_layers(c) || c.layout.tp_vocab;
 };
 inline constexpr Requirement kRecomputeLimit{"without --memory-limit", [](const Config& c) {
                                                return c.machine.recompute.kind !=

@@ -145,8 +145,8 @@ class Gpt2Family final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
                               const TensorCoordinate& place,
-                              const ComputeOptions& /*computation*/) const override {
-    return make_gpt2(sizes_of(config), seq_len, place);
+                              const ComputeOptions& computation) const override {
+    return make_gpt2(sizes_of(config), seq_len, place, computation.kernels);
   }
 
   bool recognises(const TensorShapes& tensors) const override {
@@ -220,7 +220,7 @@ Gpt2Slice slice_of(const Gpt2Sizes& sizes, const TensorCoordinate& place) {
 Gpt2Parameters parameters_of(const Gpt2Slice& slice) { return Parameters(slice).all(); }
 
 std::unique_ptr<Model> make_gpt2(const Gpt2Sizes& sizes, std::int64_t seq_len,
-                                 const TensorCoordinate& place) {
+                                 const TensorCoordinate& place, config::Kernels kernels) {
   if (seq_len > sizes.positions) {
     base::fail(base::ErrorKind::usage,
                "--seq-len {} exceeds the model's --learned-positions {}: use shorter sequences, or "
@@ -231,16 +231,18 @@ std::unique_ptr<Model> make_gpt2(const Gpt2Sizes& sizes, std::int64_t seq_len,
   Gpt2Parameters parameters = parameters_of(slice);
   auto model = std::make_unique<Model>();
   model->width = sizes.width;
-  model->kernels = kFusedAttention;
+  model->kernels = describe_kernels(kernels);
+  const RowOperations& rows = row_operations(kernels);
   model->blocks.push_back(
       std::make_unique<Gpt2Embedding>(slice, parameters.tokens, parameters.positions));
   model->costs.push_back({});
   for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
     model->blocks.push_back(std::make_unique<Gpt2Layer>(
-        slice, layer, parameters.layers[static_cast<std::size_t>(layer)]));
+        slice, layer, parameters.layers[static_cast<std::size_t>(layer)], rows));
     model->costs.push_back(cost_of_layer(slice, seq_len));
   }
-  model->blocks.push_back(std::make_unique<Gpt2Head>(slice, parameters.norm, parameters.head));
+  model->blocks.push_back(
+      std::make_unique<Gpt2Head>(slice, parameters.norm, parameters.head, rows));
   model->costs.push_back({.forward_flops_per_token = 2 * static_cast<double>(sizes.width) *
                                                      static_cast<double>(sizes.vocab)});
   model->unused_tensors = causal_masks_of(sizes.layers);

@@ -82,6 +82,7 @@ struct Gpt2Parameters {
 ///
 /// Throws: as slice_of; Error{usage} if seq_len exceeds the positions.
 [[nodiscard]] std::unique_ptr<Model> make_gpt2(const Gpt2Sizes& sizes, std::int64_t seq_len,
-                                               const TensorCoordinate& place = {});
+                                               const TensorCoordinate& place = {},
+                                               config::Kernels kernels = config::Kernels::plain);
 
 }  // namespace dtrain::model::gpt2

@@ -91,8 +91,8 @@ class LlamaFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
                               const TensorCoordinate& place,
-                              const ComputeOptions& /*computation*/) const override {
-    return make_llama(sizes_of(config), seq_len, place);
+                              const ComputeOptions& computation) const override {
+    return make_llama(sizes_of(config), seq_len, place, computation.kernels);
   }
 
   bool recognises(const TensorShapes& tensors) const override {
@@ -191,22 +191,24 @@ LlamaParameters parameters_of(const LlamaSlice& slice) {
 }
 
 std::unique_ptr<Model> make_llama(const LlamaSizes& sizes, std::int64_t seq_len,
-                                  const TensorCoordinate& place) {
+                                  const TensorCoordinate& place, config::Kernels kernels) {
   const LlamaSlice slice = slice_of(sizes, place);
   LlamaParameters parameters = parameters_of(slice);
   auto model = std::make_unique<Model>();
   model->width = sizes.width;
   model->table_values = seq_len * sizes.head_dim;  // cosines and sines
-  model->kernels = kFusedAttention;
+  model->kernels = describe_kernels(kernels);
+  const RowOperations& rows = row_operations(kernels);
   const auto rotary = std::make_shared<RotaryTables>(sizes.rope, sizes.head_dim);
   model->blocks.push_back(std::make_unique<LlamaEmbedding>(slice, parameters.embed));
   model->costs.push_back({});
   for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
     model->blocks.push_back(std::make_unique<LlamaLayer>(
-        slice, layer, parameters.layers[static_cast<std::size_t>(layer)], rotary));
+        slice, layer, parameters.layers[static_cast<std::size_t>(layer)], rotary, rows));
     model->costs.push_back(layer_cost(slice, seq_len));
   }
-  model->blocks.push_back(std::make_unique<LlamaHead>(slice, parameters.norm, parameters.head));
+  model->blocks.push_back(
+      std::make_unique<LlamaHead>(slice, parameters.norm, parameters.head, rows));
   model->costs.push_back({.forward_flops_per_token = 2 * static_cast<double>(sizes.width) *
                                                      static_cast<double>(sizes.vocab)});
   model->unused_tensors = unused_tensors_of(sizes.layers);

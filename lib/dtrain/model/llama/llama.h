@@ -91,6 +91,7 @@ struct LlamaParameters {
 ///
 /// Throws: as slice_of.
 [[nodiscard]] std::unique_ptr<Model> make_llama(const LlamaSizes& sizes, std::int64_t seq_len,
-                                                const TensorCoordinate& place = {});
+                                                const TensorCoordinate& place = {},
+                                                config::Kernels kernels = config::Kernels::plain);
 
 }  // namespace dtrain::model::llama

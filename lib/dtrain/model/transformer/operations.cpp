@@ -1,5 +1,6 @@
 #include "dtrain/model/transformer/operations.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <fmt/format.h>
 
@@ -11,9 +12,33 @@
 namespace dtrain::model {
 namespace {
 
+// The places of dropout in a layer, which number its masks.
+enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
 constexpr std::int64_t kDropoutsPerLayer = 2;
 
+std::int64_t dropout_level(std::int64_t layer, DropoutPlace place) {
+  return kDropoutsPerLayer * layer + static_cast<std::int64_t>(place);
+}
+
+// Memory of a norm and fused losses, which save the logits and allocate their gradient.
+BlockMemory fused_losses_memory(const BatchShape& shape, std::int64_t width, std::int64_t vocab) {
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t row = shape.rows() * width * low;
+  const std::int64_t logits = shape.rows() * vocab * low;
+  const std::int64_t statistics = shape.rows() * wide_size(shape.dtype);
+  BlockMemory memory{.output = statistics, .saved = logits + row + 3 * statistics};
+  memory.forward = memory.saved + memory.output;
+  memory.forward_without_graph = memory.forward;
+  memory.backward = memory.saved + std::max(logits, row + vocab * width * low);
+  return memory;
+}
+
 }  // namespace
+
+std::string describe_kernels(config::Kernels kernels) {
+  return kernels == config::Kernels::fused ? "fused, attention of LibTorch"
+                                           : "plain, fused attention of LibTorch";
+}
 
 std::vector<ReportedValue> stream_values(const config::ModelConfig& config, std::int64_t rows,
                                          std::int64_t length) {
@@ -25,10 +50,6 @@ std::vector<ReportedValue> stream_values(const config::ModelConfig& config, std:
   return values;
 }
 
-std::int64_t dropout_level(std::int64_t layer, DropoutPlace place) {
-  return kDropoutsPerLayer * layer + static_cast<std::int64_t>(place);
-}
-
 std::int64_t embedding_dropout_level(std::int64_t layers) { return kDropoutsPerLayer * layers; }
 
 at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t level,
@@ -37,6 +58,18 @@ at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t level,
   const DropoutOffsets place{
       .seed = context.seed, .level = level, .first_sample = context.first_sample};
   return dropout(x.contiguous().unsqueeze(0), probability, place).squeeze(0);
+}
+
+at::Tensor residual_layer(const at::Tensor& x, const ResidualLayer& layer,
+                          const BlockContext& context,
+                          const std::function<at::Tensor(const at::Tensor&)>& attention,
+                          const std::function<at::Tensor(const at::Tensor&)>& mlp) {
+  const at::Tensor h = x + dropped(attention(x), layer.dropout,
+                                   dropout_level(layer.index, DropoutPlace::attention), context);
+  const at::Tensor out =
+      h + dropped(mlp(h), layer.dropout, dropout_level(layer.index, DropoutPlace::mlp), context);
+  context.report(fmt::format("act.layer{}.out", layer.index), out);
+  return out;
 }
 
 at::Tensor embedded(const at::Tensor& weight, const at::Tensor& ids,
@@ -55,15 +88,21 @@ at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key,
 }
 
 at::Tensor token_losses(const at::Tensor& normed, const at::Tensor& weight,
-                        const VocabularySlice& vocabulary, const BlockContext& context) {
+                        const VocabularySlice& vocabulary, const RowOperations& rows,
+                        const BlockContext& context) {
   TensorAxis whole;
   TensorAxis& axis = vocabulary.is_split() ? context.tensor_axis : whole;
-  const at::Tensor rows = axis.replicated(normed).reshape({-1, normed.size(2)});  // (B*T, D)
-  const at::Tensor logits =
-      widened(column_linear(rows, weight, {}, normed.scalar_type()));  // (B*T, V/tp)
-  context.report("logits", logits.view({normed.size(0), normed.size(1), vocabulary.size}));
-  return axis.cross_entropy(logits, context.targets.reshape(-1), vocabulary.first)
-      .view({normed.size(0), normed.size(1)});
+  const at::Tensor x = axis.replicated(normed).reshape({-1, normed.size(2)});    // (B*T, D)
+  const at::Tensor logits = column_linear(x, weight, {}, normed.scalar_type());  // (B*T, V/tp)
+  if (context.tap) {
+    context.report("logits",
+                   widened(logits).view({normed.size(0), normed.size(1), vocabulary.size}));
+  }
+  const at::Tensor targets = context.targets.reshape(-1);
+  const at::Tensor losses = vocabulary.is_split()
+                                ? axis.cross_entropy(widened(logits), targets, vocabulary.first)
+                                : rows.cross_entropy(logits, targets);
+  return losses.view({normed.size(0), normed.size(1)});
 }
 
 BlockMemory embedding_memory(const BatchShape& shape, std::int64_t width,
@@ -101,7 +140,10 @@ void add_widened_memory(BlockMemory& memory, const BatchShape& shape, const Spli
 }
 
 BlockMemory losses_memory(const BatchShape& shape, std::int64_t width,
-                          const VocabularySlice& vocabulary) {
+                          const VocabularySlice& vocabulary, const RowOperations& rows) {
+  if (rows.is_fused && !vocabulary.is_split()) {
+    return fused_losses_memory(shape, width, vocabulary.size);
+  }
   const std::int64_t low = size_of(shape.dtype);
   const std::int64_t wide = wide_size(shape.dtype);
   const std::int64_t row = shape.rows() * width * low;

@@ -4,26 +4,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "dtrain/config/config.h"
 #include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
 #include "dtrain/model/transformer/parameter_list.h"
+#include "dtrain/model/transformer/row_operations.h"
 
 namespace dtrain::model {
 
-/// Describes causal_attention, for the start table.
-inline constexpr const char* kFusedAttention = "fused attention of LibTorch";
+/// Describes the kernels of the layers, for the start table.
+[[nodiscard]] std::string describe_kernels(config::Kernels kernels);
 
 /// The values that the embedding and the layers report: act.embed and act.layerK.out.
 [[nodiscard]] std::vector<ReportedValue> stream_values(const config::ModelConfig& config,
                                                        std::int64_t rows, std::int64_t length);
 
-/// The places of dropout in a transformer, which numbers its masks by `level` (dropout.h).
-enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
-[[nodiscard]] std::int64_t dropout_level(std::int64_t layer, DropoutPlace place);
-/// The level of the embedding's dropout.
+/// The level of the embedding's dropout, which follows those of the layers (dropout.h).
 [[nodiscard]] std::int64_t embedding_dropout_level(std::int64_t layers);
 
 /// Applies dropout in training. x is equal on all ranks of the tensor axis.
@@ -31,6 +31,21 @@ enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
 /// Shapes: x (B, T, D); returns the same.
 [[nodiscard]] at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t level,
                                  const BlockContext& context);
+
+/// What residual_layer needs to know of a layer.
+struct ResidualLayer {
+  std::int64_t index = 0;
+  double dropout = 0;  ///< probability
+};
+
+/// Computes h + dropout(mlp(h)) with h = x + dropout(attention(x)); each of the two includes its norm.
+/// Reports act.layerK.out.
+///
+/// Shapes: x (B, T, D); returns the same.
+[[nodiscard]] at::Tensor residual_layer(
+    const at::Tensor& x, const ResidualLayer& layer, const BlockContext& context,
+    const std::function<at::Tensor(const at::Tensor&)>& attention,
+    const std::function<at::Tensor(const at::Tensor&)>& mlp);
 
 /// Looks up the embedding of each token.
 ///
@@ -51,7 +66,7 @@ enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
 /// Shapes: normed (B, T, D), weight (V/tp, D); returns (B, T) in nats.
 /// Collective: if the vocabulary is split, over the tensor axis.
 [[nodiscard]] at::Tensor token_losses(const at::Tensor& normed, const at::Tensor& weight,
-                                      const VocabularySlice& vocabulary,
+                                      const VocabularySlice& vocabulary, const RowOperations& rows,
                                       const BlockContext& context);
 
 /// Memory of `embedded` and the dropout that follows.
@@ -74,6 +89,7 @@ void add_widened_memory(BlockMemory& memory, const BatchShape& shape, const Spli
 
 /// Memory of a norm and `token_losses`.
 [[nodiscard]] BlockMemory losses_memory(const BatchShape& shape, std::int64_t width,
-                                        const VocabularySlice& vocabulary);
+                                        const VocabularySlice& vocabulary,
+                                        const RowOperations& rows);
 
 }  // namespace dtrain::model

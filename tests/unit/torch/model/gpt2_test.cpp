@@ -19,6 +19,7 @@
 #include "dtrain/model/family.h"
 #include "dtrain/model/gpt2/internal/layer_norm.h"
 #include "dtrain/param/arena.h"
+#include "support/block_results.h"
 #include "support/messages.h"
 #include "support/oracles/rounding.h"
 #include "support/temp_folder.h"
@@ -27,9 +28,11 @@
 namespace dtrain::model::gpt2::gpt2_test {
 namespace {
 
+using testing::BlockResults;
 using testing::largest_error;
 using testing::message_of;
 using testing::Names;
+using testing::run_blocks;
 using Tensors = std::map<std::string, at::Tensor>;
 
 constexpr std::int64_t kLength = 7;
@@ -124,13 +127,8 @@ class Naive {
   Tensors weights_;
 };
 
-struct Result {
-  at::Tensor logits = {};  // (B, T, V)
-  Tensors gradients = {};  // of the mean loss, in exported shapes
-};
-
-Result naive_result(const config::ModelConfig& config, const Model& model,
-                    const param::Arena& weights, const at::Tensor& tokens) {
+BlockResults naive_result(const config::ModelConfig& config, const Model& model,
+                          const param::Arena& weights, const at::Tensor& tokens) {
   Tensors leaves;
   for (const param::ParameterId id : model.parameters.ids()) {
     const param::ParameterSpec& spec = model.parameters[id];
@@ -141,35 +139,8 @@ Result naive_result(const config::ModelConfig& config, const Model& model,
   const at::Tensor targets = tokens.narrow(1, 1, kLength).unsqueeze(2);
   const at::Tensor loss = -logits.log_softmax(-1).gather(2, targets).mean();
   torch::autograd::backward({loss}, {});
-  Result result{.logits = logits.detach()};
+  BlockResults result{.logits = logits.detach()};
   for (const auto& [name, leaf] : leaves) result.gradients.emplace(name, leaf.grad());
-  return result;
-}
-
-Result block_result(const Model& model, const param::Arena& weights, const at::Tensor& tokens) {
-  param::ParameterViews leaves;
-  for (const param::ParameterId id : model.parameters.ids()) {
-    leaves.push_back(weights.view(id).detach().clone().set_requires_grad(true));
-  }
-  Result result;
-  const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
-  const Tap tap = [&](std::string_view name, const at::Tensor& value) {
-    if (name == "logits") result.logits = value.detach().clone();
-  };
-  TensorAxis axis;
-  const BlockContext context{.first_sample = at::zeros({}, at::kLong),
-                             .training = true,
-                             .targets = tokens.narrow(1, 1, kLength),
-                             .use = read,
-                             .tensor_axis = axis,
-                             .tap = tap};
-  at::Tensor x = tokens.narrow(1, 0, kLength);
-  for (const auto& block : model.blocks) x = block->forward(x, context);
-  torch::autograd::backward({x.mean()}, {});
-  for (const param::ParameterId id : model.parameters.ids()) {
-    const param::ParameterSpec& spec = model.parameters[id];
-    result.gradients.emplace(spec.name, param::exported_view(spec, leaves[id].grad()));
-  }
   return result;
 }
 
@@ -177,13 +148,14 @@ TEST_CASE(
     "Logits and gradients are those of a naive GPT-2, with and without biases, tied and not") {
   const bool has_biases = GENERATE(true, false);
   const bool ties_head = GENERATE(true, false);
-  CAPTURE(has_biases, ties_head);
+  const auto kernels = GENERATE(config::Kernels::plain, config::Kernels::fused);
+  CAPTURE(has_biases, ties_head, kernels == config::Kernels::fused);
   const config::ModelConfig config = config_of(has_biases, ties_head);
-  const auto model = make_model(config, kLength);
+  const auto model = make_model(config, kLength, {}, {.kernels = kernels});
   const param::Arena weights = random_weights(*model);
   const at::Tensor tokens = random_tokens();
-  const Result found = block_result(*model, weights, tokens);
-  const Result expected = naive_result(config, *model, weights, tokens);
+  const BlockResults found = run_blocks(*model, weights, tokens);
+  const BlockResults expected = naive_result(config, *model, weights, tokens);
   CHECK(largest_error(found.logits, expected.logits) < 1e-12);
   REQUIRE(found.gradients.size() == expected.gradients.size());
   CHECK(found.gradients.contains("transformer.h.1.mlp.c_fc.bias") == has_biases);
@@ -200,7 +172,7 @@ TEST_CASE("A generator gives the logits of a GPT-2's blocks, with and without bi
   const auto model = make_model(config, kLength);
   const param::Arena weights = random_weights(*model);
   const at::Tensor tokens = random_tokens();
-  const Result whole = block_result(*model, weights, tokens);
+  const BlockResults whole = run_blocks(*model, weights, tokens);
   const auto generator = family_of(config).make_generator(config, weights);
   for (std::int64_t t = 0; t < kLength; ++t) {
     const at::Tensor& logits = generator->step(tokens[0][t].item<std::int64_t>());

@@ -1,7 +1,6 @@
 // Compares models in Hugging Face's format with what transformers computed (tests/hf/README.md), and
 // their parts with each other.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -17,12 +16,15 @@
 #include "dtrain/model/family.h"
 #include "dtrain/model/transformer/key_value_cache.h"
 #include "dtrain/param/arena.h"
+#include "support/block_results.h"
 #include "support/values.h"
 
 namespace dtrain::model::hugging_face_models_test {
 namespace {
 
+using testing::BlockResults;
 using testing::largest_error;
+using testing::run_blocks;
 
 const std::string kFixtures = std::string(DTRAIN_SOURCE_DIR) + "/tests/hf/";
 
@@ -73,12 +75,6 @@ std::map<std::string, at::Tensor> weights_of(const std::string& folder) {
   return all;
 }
 
-struct Computed {
-  at::Tensor logits;
-  at::Tensor loss;
-  std::map<std::string, at::Tensor> gradients;
-};
-
 param::Arena loaded(const Model& model, const std::map<std::string, at::Tensor>& weights,
                     at::ScalarType dtype) {
   param::Arena arena(param::ArenaLayout(model.parameters), dtype, param::private_memory);
@@ -90,56 +86,29 @@ param::Arena loaded(const Model& model, const std::map<std::string, at::Tensor>&
   return arena;
 }
 
-Computed compute(const Model& model, const param::Arena& weights, const at::Tensor& tokens) {
-  param::ParameterViews leaves;
-  for (const param::ParameterId id : model.parameters.ids()) {
-    at::Tensor leaf = weights.view(id).detach().clone();
-    leaves.push_back(leaf.set_requires_grad(true));
-  }
-  Computed result;
-  const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
-  const Tap tap = [&](std::string_view name, const at::Tensor& value) {
-    if (name == "logits") result.logits = value.detach().clone();
-  };
-  TensorAxis axis;
-  const std::int64_t length = tokens.size(1) - 1;
-  const BlockContext context{.first_sample = at::zeros({}, at::kLong),
-                             .training = true,
-                             .targets = tokens.narrow(1, 1, length),
-                             .use = read,
-                             .tensor_axis = axis,
-                             .tap = tap};
-  at::Tensor x = tokens.narrow(1, 0, length);
-  for (const auto& block : model.blocks) x = block->forward(x, context);
-  result.loss = x.mean();
-  torch::autograd::backward({result.loss}, {});
-  for (const param::ParameterId id : model.parameters.ids()) {
-    const param::ParameterSpec& spec = model.parameters[id];
-    result.gradients.emplace(spec.name, param::exported_view(spec, leaves[id].grad()));
-  }
-  return result;
-}
-
 TEST_CASE("Logits, losses and gradients are those of transformers") {
   const nlohmann::json expected_of = meta().at("models");
   for (const std::string& name : kNames) {
     INFO(name);
-    const auto model = make_model(config_of(name), 40);
     const auto weights = weights_of(kFixtures + name);
     const auto expected = tensors_of(kFixtures + name + ".expected.safetensors");
     const nlohmann::json& entry = expected_of.at(name);
     const at::Tensor tokens =
         windows(entry.at("offsets").at(0).get<std::vector<std::int64_t>>(), 40);
+    for (const config::Kernels kernels : {config::Kernels::plain, config::Kernels::fused}) {
+      INFO("fused: " << (kernels == config::Kernels::fused));
+      const auto model = make_model(config_of(name), 40, {}, {.kernels = kernels});
 
-    const Computed single = compute(*model, loaded(*model, weights, at::kFloat), tokens);
-    CHECK(largest_error(single.logits, expected.at("logits")) < 1e-5);
-    for (const auto& [parameter, gradient] : single.gradients) {
-      INFO(parameter);
-      CHECK(largest_error(gradient, expected.at("grad." + parameter)) < 1e-5);
+      const BlockResults single = run_blocks(*model, loaded(*model, weights, at::kFloat), tokens);
+      CHECK(largest_error(single.logits, expected.at("logits")) < 1e-5);
+      for (const auto& [parameter, gradient] : single.gradients) {
+        INFO(parameter);
+        CHECK(largest_error(gradient, expected.at("grad." + parameter)) < 1e-5);
+      }
+      const BlockResults wide = run_blocks(*model, loaded(*model, weights, at::kDouble), tokens);
+      const double loss = entry.at("fp64").at("losses").at(0);
+      CHECK(std::abs(wide.loss.item<double>() / loss - 1) < 1e-10);
     }
-    const Computed wide = compute(*model, loaded(*model, weights, at::kDouble), tokens);
-    const double loss = entry.at("fp64").at("losses").at(0);
-    CHECK(std::abs(wide.loss.item<double>() / loss - 1) < 1e-10);
   }
 }
 
@@ -152,7 +121,7 @@ TEST_CASE("A generator with its cache gives the logits of the blocks") {
     const auto model = make_model(config, length);
     const param::Arena arena = loaded(*model, weights_of(kFixtures + name), at::kDouble);
     const at::Tensor tokens = windows({100}, length);
-    const Computed whole = compute(*model, arena, tokens);
+    const BlockResults whole = run_blocks(*model, arena, tokens);
     const auto generator = family.make_generator(config, arena);
     for (std::int64_t t = 0; t < length; ++t) {
       const at::Tensor& logits = generator->step(tokens[0][t].item<std::int64_t>());
@@ -171,7 +140,7 @@ TEST_CASE("A prompt in one pass gives the logits of the blocks and fills the cac
     const auto model = make_model(config, length);
     const param::Arena arena = loaded(*model, weights_of(kFixtures + name), at::kDouble);
     const at::Tensor tokens = windows({100}, length);
-    const Computed whole = compute(*model, arena, tokens);
+    const BlockResults whole = run_blocks(*model, arena, tokens);
     const auto* ids = tokens.const_data_ptr<std::int64_t>();
     // Fewer than the generator computes at once, as many, and more.
     for (const std::int64_t prompt : {1, 2, 70, 128, 129, 145}) {

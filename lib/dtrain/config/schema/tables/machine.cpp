@@ -46,8 +46,8 @@ constexpr Setting kMachineSettings[] = {
      kEngine, FIELD(machine.reduction), one_of(kReductions), kReported},
     {"machine.kernels", "--kernels", "NAME", "",
      "implementation of the layers; fused: fused kernels with a hand-written backward pass, on the "
-     "CPU, in float32, float64 or bfloat16; plain: LibTorch operators and autograd; auto: fused "
-     "where available",
+     "CPU, in float32, float64 or bfloat16 (in a transformer all but matrix products, attention "
+     "and LayerNorm); plain: LibTorch operators and autograd; auto: fused where available",
      kEngine | kEvaluate, FIELD(machine.kernels), one_of(kKernels), kReported, kChangesBits},
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
      "full: each position attends to all earlier ones, at a cost quadratic in --seq-len; "

@@ -1,8 +1,6 @@
 #include "dtrain/model/gpt2/internal/gpt2_blocks.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/gelu.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -59,8 +57,9 @@ BlockMemory Gpt2Embedding::memory(const BatchShape& shape) const {
   return memory;
 }
 
-Gpt2Layer::Gpt2Layer(const Gpt2Slice& slice, std::int64_t layer, const LayerParameters& ids)
-    : slice_(slice), layer_(layer), ids_(ids) {
+Gpt2Layer::Gpt2Layer(const Gpt2Slice& slice, std::int64_t layer, const LayerParameters& ids,
+                     const RowOperations& rows)
+    : slice_(slice), layer_(layer), ids_(ids), rows_(rows) {
   for (const WeightAndBias* each :
        {&ids.attention_norm, &ids.packed, &ids.output, &ids.mlp_norm, &ids.up, &ids.down}) {
     append(*each, all_);
@@ -96,19 +95,16 @@ at::Tensor Gpt2Layer::attend(const at::Tensor& x, const BlockContext& context) c
 
 at::Tensor Gpt2Layer::transform(const at::Tensor& x, const BlockContext& context) const {
   const at::Tensor normed = normed_by(ids_.mlp_norm, x, slice_.whole.norm_epsilon, context);
-  const at::Tensor hidden = at::gelu(split_map(normed, ids_.up, context), "tanh");  // (B, T, I/tp)
+  const at::Tensor hidden = rows_.gelu(split_map(normed, ids_.up, context));  // (B, T, I/tp)
   return to_stream(hidden, ids_.down, context);
 }
 
 at::Tensor Gpt2Layer::forward(const at::Tensor& x, const BlockContext& context) {
   DTRAIN_CHECK(context.tensor_axis.size() == slice_.place.size);
-  const double probability = slice_.whole.dropout;
-  const at::Tensor h = x + dropped(attend(x, context), probability,
-                                   dropout_level(layer_, DropoutPlace::attention), context);
-  const at::Tensor out = h + dropped(transform(h, context), probability,
-                                     dropout_level(layer_, DropoutPlace::mlp), context);
-  context.report(fmt::format("act.layer{}.out", layer_), out);
-  return out;
+  return residual_layer(
+      x, {.index = layer_, .dropout = slice_.whole.dropout}, context,
+      [&](const at::Tensor& y) { return attend(y, context); },
+      [&](const at::Tensor& y) { return transform(y, context); });
 }
 
 BlockMemory Gpt2Layer::memory(const BatchShape& shape) const {
@@ -142,19 +138,20 @@ BlockMemory Gpt2Layer::memory(const BatchShape& shape) const {
   return memory;
 }
 
-Gpt2Head::Gpt2Head(const Gpt2Slice& slice, const WeightAndBias& norm, param::ParameterId head)
-    : slice_(slice), norm_(norm), head_(head) {
+Gpt2Head::Gpt2Head(const Gpt2Slice& slice, const WeightAndBias& norm, param::ParameterId head,
+                   const RowOperations& rows)
+    : slice_(slice), norm_(norm), head_(head), rows_(rows) {
   append(norm, all_);
   all_.push_back(head);
 }
 
 at::Tensor Gpt2Head::forward(const at::Tensor& x, const BlockContext& context) {
   const at::Tensor normed = normed_by(norm_, x, slice_.whole.norm_epsilon, context);
-  return token_losses(normed, context.use(head_), slice_.vocab, context);
+  return token_losses(normed, context.use(head_), slice_.vocab, rows_, context);
 }
 
 BlockMemory Gpt2Head::memory(const BatchShape& shape) const {
-  BlockMemory memory = losses_memory(shape, slice_.whole.width, slice_.vocab);
+  BlockMemory memory = losses_memory(shape, slice_.whole.width, slice_.vocab, rows_);
   const std::int64_t mean = shape.rows() * wide_size(shape.dtype);  // besides the scale
   memory.saved += mean;
   memory.forward += mean;

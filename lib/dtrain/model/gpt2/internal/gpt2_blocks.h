@@ -7,6 +7,7 @@
 
 #include "dtrain/model/gpt2/gpt2.h"
 #include "dtrain/model/model.h"
+#include "dtrain/model/transformer/row_operations.h"
 
 namespace dtrain::model::gpt2 {
 
@@ -28,7 +29,8 @@ class Gpt2Embedding final : public Block {
 /// act.layerK.out.
 class Gpt2Layer final : public Block {
  public:
-  Gpt2Layer(const Gpt2Slice& slice, std::int64_t layer, const LayerParameters& ids);
+  Gpt2Layer(const Gpt2Slice& slice, std::int64_t layer, const LayerParameters& ids,
+            const RowOperations& rows);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return all_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -45,12 +47,14 @@ class Gpt2Layer final : public Block {
   std::int64_t layer_;
   LayerParameters ids_;
   std::vector<param::ParameterId> all_;
+  const RowOperations& rows_;
 };
 
 /// x (B, T, D) -> losses (B, T) of the tokens at norm(x) headᵀ. Reports logits (B, T, V).
 class Gpt2Head final : public Block {
  public:
-  Gpt2Head(const Gpt2Slice& slice, const WeightAndBias& norm, param::ParameterId head);
+  Gpt2Head(const Gpt2Slice& slice, const WeightAndBias& norm, param::ParameterId head,
+           const RowOperations& rows);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return all_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -60,6 +64,7 @@ class Gpt2Head final : public Block {
   WeightAndBias norm_;
   param::ParameterId head_;
   std::vector<param::ParameterId> all_;
+  const RowOperations& rows_;
 };
 
 }  // namespace dtrain::model::gpt2

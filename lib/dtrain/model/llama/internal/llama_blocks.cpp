@@ -1,7 +1,6 @@
 #include "dtrain/model/llama/internal/llama_blocks.h"
 
 #include <ATen/TensorOperators.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -41,13 +40,14 @@ BlockMemory LlamaEmbedding::memory(const BatchShape& shape) const {
 }
 
 LlamaLayer::LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerParameters& ids,
-                       std::shared_ptr<RotaryTables> rotary)
+                       std::shared_ptr<RotaryTables> rotary, const RowOperations& rows)
     : slice_(slice),
       layer_(layer),
       ids_(ids),
       all_{ids.input_norm,    ids.query, ids.key, ids.value, ids.output,
            ids.attended_norm, ids.gate,  ids.up,  ids.down},
-      rotary_(std::move(rotary)) {
+      rotary_(std::move(rotary)),
+      rows_(rows) {
   for (const auto& each : {ids.query_bias, ids.key_bias, ids.value_bias, ids.output_bias,
                            ids.query_norm, ids.key_norm}) {
     if (each) all_.push_back(*each);
@@ -56,19 +56,18 @@ LlamaLayer::LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerP
 
 LlamaLayer::Shared LlamaLayer::normed(const at::Tensor& x, param::ParameterId norm,
                                       const BlockContext& context) const {
-  const at::Tensor y = rms_norm(x, context.use(norm), slice_.whole.norm_epsilon);
+  const at::Tensor y = rows_.rms_norm(x, context.use(norm), slice_.whole.norm_epsilon);
   return {.x = context.tensor_axis.replicated(y), .dtype = x.scalar_type()};
 }
 
-// (B, T, D) -> (B, heads, T, d), a view. read: returns the rows of a parameter to use.
+// (B, T, D) -> (B, T, heads, d), a view. read: returns the rows of a parameter to use.
 at::Tensor LlamaLayer::project(const Shared& input, param::ParameterId weight,
                                const std::optional<param::ParameterId>& bias,
                                const ParameterReader& read) const {
   const at::Tensor& x = input.x;
   const at::Tensor added = bias ? read(*bias) : at::Tensor();
   return column_linear(x, read(weight), added, input.dtype)
-      .view({x.size(0), x.size(1), -1, slice_.whole.head_dim})
-      .transpose(1, 2);
+      .view({x.size(0), x.size(1), -1, slice_.whole.head_dim});
 }
 
 // Projects the keys or values that this rank's queries use. If every rank holds all heads, it
@@ -84,14 +83,15 @@ at::Tensor LlamaLayer::keys_or_values(const Shared& input, param::ParameterId we
   });
 }
 
-// Normalizes heads (B, heads, T, d) if the model does, and rotates them by their positions.
+// Normalizes heads (B, T, heads, d) if the model does, and rotates them by their positions -> (B, heads, T, d).
 at::Tensor LlamaLayer::positioned(const at::Tensor& heads,
                                   const std::optional<param::ParameterId>& norm,
                                   const BlockContext& context) const {
-  const RotaryTable& table = rotary_->table(heads.size(2), heads.options());
-  if (!norm) return rotate_halves(heads, table);
+  const RotaryTable& table = rotary_->table(heads.size(1), heads.options());
+  if (!norm) return rows_.rotate_halves(heads.transpose(1, 2), table);
   const at::Tensor weight = context.tensor_axis.replicated(context.use(*norm));
-  return rotate_halves(rms_norm(heads, weight, slice_.whole.norm_epsilon), table);
+  const at::Tensor normed = rows_.rms_norm(heads, weight, slice_.whole.norm_epsilon);
+  return rows_.rotate_halves(normed.transpose(1, 2), table);
 }
 
 at::Tensor LlamaLayer::attend(const at::Tensor& x, const BlockContext& context) const {
@@ -100,7 +100,8 @@ at::Tensor LlamaLayer::attend(const at::Tensor& x, const BlockContext& context) 
                                       ids_.query_norm, context);
   const at::Tensor key =
       positioned(keys_or_values(input, ids_.key, ids_.key_bias, context), ids_.key_norm, context);
-  const at::Tensor value = keys_or_values(input, ids_.value, ids_.value_bias, context);
+  const at::Tensor value =
+      keys_or_values(input, ids_.value, ids_.value_bias, context).transpose(1, 2);
   const at::Tensor joined =
       causal_attention(query, for_queries(key, slice_), for_queries(value, slice_));
   const at::Tensor sum = row_linear(context.tensor_axis, joined, context.use(ids_.output));
@@ -111,18 +112,15 @@ at::Tensor LlamaLayer::transform(const at::Tensor& x, const BlockContext& contex
   const Shared input = normed(x, ids_.attended_norm, context);
   const at::Tensor gate = column_linear(input.x, context.use(ids_.gate), {}, input.dtype);
   const at::Tensor up = column_linear(input.x, context.use(ids_.up), {}, input.dtype);
-  return row_linear(context.tensor_axis, swiglu(gate, up), context.use(ids_.down));
+  return row_linear(context.tensor_axis, rows_.swiglu(gate, up), context.use(ids_.down));
 }
 
 at::Tensor LlamaLayer::forward(const at::Tensor& x, const BlockContext& context) {
   DTRAIN_CHECK(context.tensor_axis.size() == slice_.place.size);
-  const double probability = slice_.whole.dropout;
-  const at::Tensor h = x + dropped(attend(x, context), probability,
-                                   dropout_level(layer_, DropoutPlace::attention), context);
-  const at::Tensor out = h + dropped(transform(h, context), probability,
-                                     dropout_level(layer_, DropoutPlace::mlp), context);
-  context.report(fmt::format("act.layer{}.out", layer_), out);
-  return out;
+  return residual_layer(
+      x, {.index = layer_, .dropout = slice_.whole.dropout}, context,
+      [&](const at::Tensor& y) { return attend(y, context); },
+      [&](const at::Tensor& y) { return transform(y, context); });
 }
 
 BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
@@ -171,12 +169,12 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
 }
 
 at::Tensor LlamaHead::forward(const at::Tensor& x, const BlockContext& context) {
-  const at::Tensor normed = rms_norm(x, context.use(ids_[0]), slice_.whole.norm_epsilon);
-  return token_losses(normed, context.use(ids_[1]), slice_.vocab, context);
+  const at::Tensor normed = rows_.rms_norm(x, context.use(ids_[0]), slice_.whole.norm_epsilon);
+  return token_losses(normed, context.use(ids_[1]), slice_.vocab, rows_, context);
 }
 
 BlockMemory LlamaHead::memory(const BatchShape& shape) const {
-  return losses_memory(shape, slice_.whole.width, slice_.vocab);
+  return losses_memory(shape, slice_.whole.width, slice_.vocab, rows_);
 }
 
 }  // namespace dtrain::model::llama

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "dtrain/model/llama/internal/operations.h"
+#include "dtrain/model/llama/internal/rotary.h"
 #include "dtrain/model/llama/llama.h"
 #include "dtrain/model/model.h"
 
@@ -29,7 +29,7 @@ class LlamaEmbedding final : public Block {
 class LlamaLayer final : public Block {
  public:
   LlamaLayer(const LlamaSlice& slice, std::int64_t layer, const LayerParameters& ids,
-             std::shared_ptr<RotaryTables> rotary);
+             std::shared_ptr<RotaryTables> rotary, const RowOperations& rows);
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return all_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -60,13 +60,15 @@ class LlamaLayer final : public Block {
   LayerParameters ids_;
   std::vector<param::ParameterId> all_;
   std::shared_ptr<RotaryTables> rotary_;
+  const RowOperations& rows_;
 };
 
 /// x (B, T, D) -> losses (B, T) of the tokens at norm(x) headᵀ. Reports logits (B, T, V).
 class LlamaHead final : public Block {
  public:
-  LlamaHead(const LlamaSlice& slice, param::ParameterId norm, param::ParameterId head)
-      : slice_(slice), ids_{norm, head} {}
+  LlamaHead(const LlamaSlice& slice, param::ParameterId norm, param::ParameterId head,
+            const RowOperations& rows)
+      : slice_(slice), ids_{norm, head}, rows_(rows) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
@@ -74,6 +76,7 @@ class LlamaHead final : public Block {
  private:
   LlamaSlice slice_;
   std::vector<param::ParameterId> ids_;
+  const RowOperations& rows_;
 };
 
 }  // namespace dtrain::model::llama

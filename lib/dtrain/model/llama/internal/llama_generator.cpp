@@ -40,12 +40,13 @@ at::Tensor LlamaGenerator::project(const at::Tensor& x, param::ParameterId weigh
 
 at::Tensor LlamaGenerator::positioned(const at::Tensor& heads,
                                       const std::optional<param::ParameterId>& norm) const {
-  return rotate_halves(norm ? rms_norm(heads, read(*norm), sizes_.norm_epsilon) : heads, table_);
+  return rows_.rotate_halves(norm ? rows_.rms_norm(heads, read(*norm), sizes_.norm_epsilon) : heads,
+                             table_);
 }
 
 at::Tensor LlamaGenerator::attend(std::size_t layer, const at::Tensor& x) {
   const LayerParameters& ids = parameters_.layers[layer];
-  const at::Tensor normed = rms_norm(x, read(ids.input_norm), sizes_.norm_epsilon);
+  const at::Tensor normed = rows_.rms_norm(x, read(ids.input_norm), sizes_.norm_epsilon);
   const at::Tensor query = positioned(project(normed, ids.query, ids.query_bias), ids.query_norm);
   const at::Tensor key = positioned(project(normed, ids.key, ids.key_bias), ids.key_norm);
   const at::Tensor value = project(normed, ids.value, ids.value_bias);
@@ -56,10 +57,10 @@ at::Tensor LlamaGenerator::attend(std::size_t layer, const at::Tensor& x) {
 }
 
 at::Tensor LlamaGenerator::transform(const LayerParameters& ids, const at::Tensor& x) const {
-  const at::Tensor normed = rms_norm(x, read(ids.attended_norm), sizes_.norm_epsilon);
+  const at::Tensor normed = rows_.rms_norm(x, read(ids.attended_norm), sizes_.norm_epsilon);
   const at::Tensor gate = at::linear(normed, read(ids.gate));
   const at::Tensor up = at::linear(normed, read(ids.up));
-  return at::linear(swiglu(gate, up), read(ids.down));
+  return at::linear(rows_.swiglu(gate, up), read(ids.down));
 }
 
 at::Tensor LlamaGenerator::apply_layer(std::size_t layer, const at::Tensor& x) {
@@ -68,7 +69,7 @@ at::Tensor LlamaGenerator::apply_layer(std::size_t layer, const at::Tensor& x) {
 }
 
 at::Tensor LlamaGenerator::predict(const at::Tensor& x) {
-  const at::Tensor normed = rms_norm(x, read(parameters_.norm), sizes_.norm_epsilon);
+  const at::Tensor normed = rows_.rms_norm(x, read(parameters_.norm), sizes_.norm_epsilon);
   return widened(at::linear(normed, read(parameters_.head)));
 }
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "dtrain/model/llama/internal/operations.h"
+#include "dtrain/model/llama/internal/rotary.h"
 #include "dtrain/model/llama/llama.h"
 #include "dtrain/model/transformer/cached_generator.h"
 
@@ -37,6 +37,7 @@ class LlamaGenerator final : public CachedGenerator {
   LlamaParameters parameters_;
   at::Tensor frequencies_;  // (d/2)
   RotaryTable table_;       // of the positions being computed
+  const RowOperations& rows_ = row_operations(config::Kernels::plain);
 };
 
 }  // namespace dtrain::model::llama

@@ -16,6 +16,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/kernels/gemm.h"
+#include "dtrain/kernels/row_types.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/internal/fused/fused_shape.h"
 #include "dtrain/model/bdh/internal/fused/level_rows.h"
@@ -23,25 +24,9 @@
 
 namespace dtrain::model::bdh {
 
-/// The accumulation dtype for elements of type S.
-template <typename S>
-inline constexpr at::ScalarType kWideType =
-    c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
-
-/// Returns pass(S{}) for the C++ type S of `type`; fused blocks support float, double and bfloat16.
-template <typename Pass>
-[[nodiscard]] auto for_type(at::ScalarType type, const Pass& pass) {
-  switch (type) {
-    case at::kFloat:
-      return pass(float{});
-    case at::kDouble:
-      return pass(double{});
-    case at::kBFloat16:
-      return pass(c10::BFloat16{});
-    default:
-      base::fail(base::ErrorKind::internal, "no fused kernels for {}", at::toString(type));
-  }
-}
+using kernels::for_type;
+using kernels::kWideType;
+using kernels::stored;
 
 /// Returns the element-wise kernels for this CPU.
 template <typename S>
@@ -54,11 +39,6 @@ template <typename S>
     return kernels::choose(kBfloat16RowsBaseline, kBfloat16RowsAvx2, kBfloat16RowsAvx512);
   }
 }
-
-/// Casts pointers to the element types of LevelRows.
-inline float* stored(float* data) { return data; }
-inline double* stored(double* data) { return data; }
-inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
 
 /// Calls of_row(i) for each row, in parallel.
 template <typename OfRow>

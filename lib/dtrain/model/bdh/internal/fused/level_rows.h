@@ -2,13 +2,12 @@
 #pragma once
 
 #include "dtrain/kernels/instruction_set.h"
+#include "dtrain/kernels/row_values.h"
 
 namespace dtrain::model::bdh {
 
-/// A bfloat16 for code that must not include LibTorch's headers; laid out like c10::BFloat16.
-struct Bfloat16Bits {
-  unsigned short bits;
-};
+using kernels::Bfloat16Bits;
+using kernels::LogSum;
 
 /// A row's dropout mask: drops elements whose random half (dropout_element.h) is below `threshold`,
 /// and scales the rest; null halves disable dropout.
@@ -16,14 +15,6 @@ struct RowMask {
   const unsigned* halves = nullptr;
   unsigned threshold = 0;
   double scale = 1;
-};
-
-/// log sum exp(logits) = top + log_sum, where top is the largest logit. The terms are stored
-/// separately, because their sum would lose the precision that near-certain tokens need.
-template <typename W>
-struct LogSum {
-  W top;
-  W log_sum;
 };
 
 /// Kernels on rows of `count` elements. S is the storage type, W the compute type: float for

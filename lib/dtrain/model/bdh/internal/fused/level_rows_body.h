@@ -1,37 +1,20 @@
 // Auto-vectorized loops that level_rows_baseline.cpp, level_rows_avx2.cpp and level_rows_avx512.cpp
-// each compile for one instruction set, without FP contraction.
-//
-// No standard header is included here: its inline functions, compiled for one instruction set,
-// could be linked into code for another.
+// each compile for one instruction set, without FP contraction. No standard header is included here:
+// see row_loops.h.
 #pragma once
 
+#include "dtrain/kernels/row_loops.h"
 #include "dtrain/model/bdh/internal/fused/level_rows.h"
 
 namespace dtrain::model::bdh {
 namespace {
 
-/// Converts a value to the type that kernels compute in.
-inline float wide(float value) { return value; }
-inline double wide(double value) { return value; }
-inline float wide(Bfloat16Bits value) {
-  const unsigned bits = static_cast<unsigned>(value.bits) << 16;
-  float result;
-  __builtin_memcpy(&result, &bits, sizeof(result));
-  return result;
-}
-
-template <typename S, typename W>
-S narrowed(W value) {
-  if constexpr (sizeof(S) == sizeof(W)) {
-    return value;
-  } else {
-    unsigned bits;
-    __builtin_memcpy(&bits, &value, sizeof(bits));
-    // Round to nearest, ties to even; NaN stays NaN.
-    const unsigned rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return {static_cast<unsigned short>(value != value ? 0x7FC0 : rounded)};
-  }
-}
+using kernels::exponential;
+using kernels::log_sum_exp;
+using kernels::logits_backward;
+using kernels::narrowed;
+using kernels::sum_of;
+using kernels::wide;
 
 // Propagates NaN.
 template <typename W>
@@ -116,22 +99,6 @@ void encode_backward(const W* __restrict d_q, const S* __restrict d_xs, const S*
   }
 }
 
-// Sixteen interleaved partial sums, then their sum: the same order for every instruction set.
-constexpr long kSums = 16;
-
-template <typename W, typename Term>
-W sum_of(long count, const Term& term) {
-  W sums[kSums] = {};
-  const long whole = count / kSums * kSums;
-  for (long i = 0; i < whole; i += kSums) {
-    for (long lane = 0; lane < kSums; ++lane) sums[lane] += term(i + lane);
-  }
-  for (long i = whole; i < count; ++i) sums[i - whole] += term(i);
-  W total = 0;
-  for (const W sum : sums) total += sum;
-  return total;
-}
-
 template <typename W>
 W normalize(W* values, long count) {
   constexpr W kEpsilon = static_cast<W>(1e-5);
@@ -156,82 +123,6 @@ void normalize_backward(W* __restrict gradient, const S* __restrict normalized, 
   }
 }
 
-// Constants of exp's range reduction x = n ln 2 + r for each type. Adding and subtracting kMagic
-// rounds to an integer n, which the low bits of kMagic + n contain.
-template <typename W>
-struct Exponent;
-template <>
-struct Exponent<float> {
-  using Bits = unsigned;
-  static constexpr float kLowest = -87;  // results below it would be subnormal
-  static constexpr float kMagic = 0x1.8p23F;
-  static constexpr float kLn2High = 0x1.62e4p-1F;  // n * kLn2High is exact
-  static constexpr float kLn2Low = 0x1.7f7d1cp-20F;
-  static constexpr int kMantissa = 23;
-  static constexpr int kTerms = 7;
-};
-template <>
-struct Exponent<double> {
-  using Bits = unsigned long;
-  static constexpr double kLowest = -708;
-  static constexpr double kMagic = 0x1.8p52;
-  static constexpr double kLn2High = 0x1.62e42feep-1;
-  static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-  static constexpr int kMantissa = 52;
-  static constexpr int kTerms = 13;
-};
-
-// exp(x) for x <= 88 with an error below 2 ulp; flushes subnormal results to 0; propagates NaN.
-template <typename W>
-W exponential(W x) {
-  using E = Exponent<W>;
-  using Bits = typename E::Bits;
-  const W bounded = x < E::kLowest ? E::kLowest : x;
-  const W shifted = bounded * static_cast<W>(0x1.71547652b82fep+0) + E::kMagic;
-  const W whole = shifted - E::kMagic;
-  const W r = (bounded - whole * E::kLn2High) - whole * E::kLn2Low;
-  W sum = 1;  // sum of r^k / k!
-  for (int k = E::kTerms; k > 0; --k) sum = 1 + sum * r * (W{1} / static_cast<W>(k));
-  Bits bits;
-  __builtin_memcpy(&bits, &shifted, sizeof(bits));
-  const W one = 1;
-  Bits power;
-  __builtin_memcpy(&power, &one, sizeof(power));
-  power += bits << E::kMantissa;  // 2^n, also for negative n
-  W scale;
-  __builtin_memcpy(&scale, &power, sizeof(scale));
-  return x < E::kLowest ? W{0} : sum * scale;
-}
-
-template <typename W>
-LogSum<W> log_sum_exp(const W* __restrict logits, long count) {
-  W tops[kSums];
-  for (long lane = 0; lane < kSums; ++lane) tops[lane] = logits[0];
-  const long whole = count / kSums * kSums;
-  for (long i = 0; i < whole; i += kSums) {
-    for (long lane = 0; lane < kSums; ++lane) {
-      tops[lane] = tops[lane] < logits[i + lane] ? logits[i + lane] : tops[lane];
-    }
-  }
-  for (long i = whole; i < count; ++i) tops[0] = tops[0] < logits[i] ? logits[i] : tops[0];
-  W top = tops[0];
-  for (const W other : tops) top = top < other ? other : top;
-  const W sum = sum_of<W>(count, [=](long i) { return exponential(logits[i] - top); });
-  return {top, static_cast<W>(__builtin_log(static_cast<double>(sum)))};
-}
-
-template <typename S, typename W>
-void logits_backward(const W* __restrict logits, const LogSum<W>& sum, W gradient, long target,
-                     S* __restrict d_logits, long count) {
-  const W top = sum.top;
-  const W log_sum = sum.log_sum;
-  for (long i = 0; i < count; ++i) {
-    d_logits[i] = narrowed<S>(gradient * exponential((logits[i] - top) - log_sum));
-  }
-  const W share = exponential((logits[target] - top) - log_sum);
-  d_logits[target] = narrowed<S>(gradient * share - gradient);
-}
-
 template <typename W>
 void add(const W* __restrict from, W* __restrict to, long count) {
   for (long i = 0; i < count; ++i) to[i] += from[i];
@@ -250,8 +141,8 @@ constexpr LevelRows<S, W> kRows{.rectify = rectify<S, W>,
                                 .encode_backward = encode_backward<S, W>,
                                 .normalize = normalize<W>,
                                 .normalize_backward = normalize_backward<S, W>,
-                                .log_sum_exp = log_sum_exp<W>,
-                                .logits_backward = logits_backward<S, W>,
+                                .log_sum_exp = log_sum_exp<W, W>,
+                                .logits_backward = logits_backward<W, S, W>,
                                 .add = add<W>,
                                 .narrow = narrow<S, W>};
 

@@ -1,24 +1,19 @@
-#include "dtrain/model/llama/internal/operations.h"
+#include "dtrain/model/transformer/internal/plain_rows.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/silu_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <numbers>
-
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/model/vector_math.h"
 
-namespace dtrain::model::llama {
+namespace dtrain::model {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -64,8 +59,9 @@ class SwiGlu : public torch::autograd::Function<SwiGlu> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& gate = saved[0];
     const at::Tensor& up = saved[1];
-    const at::Tensor d_up = grads[0] * at::silu(gate);
-    const at::Tensor d_gate = at::silu_backward(grads[0] * up, gate);
+    const at::Tensor d_up = at::silu(gate).mul_(grads[0]);
+    at::Tensor d_gate = grads[0] * up;
+    at::silu_backward_out(d_gate, d_gate, gate);
     return {d_gate, d_up};
   }
 };
@@ -97,60 +93,22 @@ class RotateHalves : public torch::autograd::Function<RotateHalves> {
   }
 };
 
-// Source: Llama 3's release; a linear blend between the two limits.
-at::Tensor scaled_as_llama3(const at::Tensor& frequencies,
-                            const config::llama::RopeSettings& rope) {
-  const auto original = static_cast<double>(rope.original);
-  const at::Tensor wavelength = 2 * std::numbers::pi / frequencies;
-  const at::Tensor slow = frequencies / rope.factor;
-  const at::Tensor blend =
-      (original / wavelength - rope.low_frequency) / (rope.high_frequency - rope.low_frequency);
-  const at::Tensor between = (1 - blend) * slow + blend * frequencies;
-  const at::Tensor scaled = at::where(wavelength > original / rope.low_frequency, slow, between);
-  return at::where(wavelength < original / rope.high_frequency, frequencies, scaled);
-}
-
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  return RmsNorm::apply(x, weight, epsilon);
-}
+const RowOperations kPlainRows{
+    .is_fused = false,
+    .rms_norm = [](const at::Tensor& x, const at::Tensor& weight, double epsilon) -> at::Tensor {
+      return RmsNorm::apply(x, weight, epsilon);
+    },
+    .rotate_halves = [](const at::Tensor& x, const RotaryTable& table) -> at::Tensor {
+      return RotateHalves::apply(x, table.cosine, table.sine);
+    },
+    .swiglu = [](const at::Tensor& gate, const at::Tensor& up) -> at::Tensor {
+      return SwiGlu::apply(gate, up);
+    },
+    .gelu = [](const at::Tensor& x) -> at::Tensor { return at::gelu(x, "tanh"); },
+    .cross_entropy = [](const at::Tensor& logits, const at::Tensor& targets) -> at::Tensor {
+      return at::cross_entropy_loss(widened(logits), targets, {}, at::Reduction::None);
+    }};
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return SwiGlu::apply(gate, up); }
-
-at::Tensor rotary_frequencies(const config::llama::RopeSettings& rope, std::int64_t head_dim) {
-  using Scaling = config::llama::RopeScaling;
-  const auto size = static_cast<double>(head_dim);
-  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat) / size;
-  const at::Tensor frequencies = at::pow(rope.theta, exponent).reciprocal();
-  switch (rope.scaling) {
-    case Scaling::none:
-      return frequencies;
-    case Scaling::linear:
-      return frequencies / rope.factor;
-    case Scaling::llama3:
-      return scaled_as_llama3(frequencies, rope);
-  }
-  return frequencies;
-}
-
-RotaryTable rotary_table(const at::Tensor& frequencies, std::int64_t begin, std::int64_t end,
-                         const at::TensorOptions& options) {
-  warm_up_vector_math();
-  const at::Tensor angles = at::outer(at::arange(begin, end, at::kFloat), frequencies);
-  return {.cosine = angles.cos().to(options), .sine = angles.sin().to(options)};
-}
-
-at::Tensor rotate_halves(const at::Tensor& x, const RotaryTable& table) {
-  return RotateHalves::apply(x, table.cosine, table.sine);
-}
-
-const RotaryTable& RotaryTables::table(std::int64_t length, const at::TensorOptions& options) {
-  const at::Tensor& cosine = table_.cosine;
-  const bool fits = cosine.defined() && cosine.size(0) == length &&
-                    cosine.dtype() == options.dtype() && cosine.device() == options.device();
-  if (!fits) table_ = rotary_table(rotary_frequencies(rope_, head_dim_), 0, length, options);
-  return table_;
-}
-
-}  // namespace dtrain::model::llama
+}  // namespace dtrain::model
