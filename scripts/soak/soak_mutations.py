@@ -35,7 +35,7 @@ MUTATIONS = [
              "1.001 * updater_.loss_scale() / static_cast<double>(num_tokens)", "parity_tests"),
     Mutation("a gradient scaled by the number of ranks", "parallel/engine/step_engine.cpp",
              "updater_.loss_scale() / static_cast<double>(num_tokens)",
-             "updater_.loss_scale() * static_cast<double>(setup_.groups.data.all.size()) / static_cast<double>(num_tokens)",
+             "updater_.loss_scale() * static_cast<double>(setup_.groups.along(mesh::Axis::dp).size()) / static_cast<double>(num_tokens)",
              "parity_tests"),
     Mutation("a gradient scaled by the ranks of the tensor axis", "parallel/engine/step_engine.cpp",
              "updater_.loss_scale() / static_cast<double>(num_tokens)",
@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation("dropout by a rank's own neurons", "model/bdh/internal/bdh_blocks.cpp", ".first_neuron = slice_.first_neuron",
              ".first_neuron = 0 * slice_.first_neuron", "parity_tests"),
     Mutation("activations that arrive in another chunk", "parallel/engine/make_stage.cpp",
-             "place.shape.part(place.stage, chunk)", "place.shape.part(place.stage, place.shape.chunks - 1 - chunk)",
+             "place.shape.part(place.stage, chunk)", "place.shape.part(place.stage, place.shape.chunks() - 1 - chunk)",
              "parity_tests"),
     Mutation("a slice that is saved in another one's place", "parallel/engine/engine_setup.cpp",
              "+= cut->begin;", "+= cut->whole - cut->begin - model_.parameters[id].shape[static_cast<std::size_t>(cut->dim)];",
@@ -200,7 +200,7 @@ MUTATIONS = [
              "launch.local_world_size / (0 * stride + 1)", "plain_tests"),
     Mutation("a 3d layout that does not read --data-axis", "config/values/layout.cpp",
              "value_or(layout.data_axis)",
-             "value_or(Axis::ddp)", "plain_tests"),
+             "value_or(DataAxisKind::ddp)", "plain_tests"),
 ]
 
 
@@ -249,7 +249,11 @@ def try_mutation(mutation, database, folder):
         return False
     source, mutant, program = folder / "mutant.cpp", folder / "mutant.o", folder / "program"
     source.write_text(text.replace(mutation.before, mutation.after, 1))
-    compile_mutant(database, original, source, mutant)
+    try:
+        compile_mutant(database, original, source, mutant)
+    except subprocess.CalledProcessError:
+        print(f"STALE     {mutation.name}: the changed {mutation.file} does not compile", flush=True)
+        return False
     link_mutant(mutation.program, mutant, program)
     names = failed_tests(program)
     print(f"{'noticed ' if names else 'SURVIVED'}  {mutation.name} ({mutation.program})", flush=True)
