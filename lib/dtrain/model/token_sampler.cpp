@@ -53,7 +53,7 @@ double uniform(std::uint64_t seed, std::int64_t index) {
   return ((words[0] >> 5) * 0x1p26 + (words[1] >> 6)) / 0x1p53;
 }
 
-// Ascending positions in the logits, or in the weights, of the tokens that may be sampled.
+// Ascending ids of the tokens that may be sampled.
 using Positions = std::vector<std::uint32_t>;
 
 constexpr std::size_t kLanes = 16;  // of partial sums
@@ -147,6 +147,10 @@ class Intervals {
     const std::size_t interval = (highest_ - std::bit_cast<std::uint64_t>(weight)) >> shift_;
     return weight >= lightest_ ? interval : kCount;
   }
+  // The heaviest weight of an interval.
+  [[nodiscard]] double heaviest(std::size_t interval) const {
+    return std::bit_cast<double>(highest_ - (interval << shift_));
+  }
 
  private:
   double lightest_;
@@ -154,10 +158,10 @@ class Intervals {
   int shift_ = 0;
 };
 
-// The most likely tokens whose weights first sum to at least top_p of the total. weights: of all
-// tokens, 1 for the most likely one. Only tokens of the interval in which the nucleus ends are
-// sorted.
-Positions nucleus(std::span<const double> logits, std::span<const double> weights, double top_p) {
+// Sets the weights of all tokens to 0, except those of the most likely ones whose weights first sum
+// to at least top_p of the total. weights: 1 for the most likely token. Only tokens of the interval
+// in which the nucleus ends are sorted.
+void keep_nucleus(std::span<const double> logits, double top_p, std::span<double> weights) {
   const double total = sum_of(weights);
   const double wanted = top_p * total;
   // All lighter weights together are less than what the nucleus leaves out.
@@ -169,28 +173,20 @@ Positions nucleus(std::span<const double> logits, std::span<const double> weight
   double sum = 0;  // of the weights before interval `last`
   while (last + 1 < Intervals::kCount && sum + sums[last] < wanted) sum += sums[last++];
 
-  // Written before it is known whether they count, which is faster than to decide.
-  Positions tokens(weights.size() + 1);
-  Positions between;
-  std::size_t count = 0;
-  for (std::uint32_t at = 0; at < weights.size(); ++at) {
-    const std::size_t interval = interval_of(weights[at]);
-    tokens[count] = at;
-    count += static_cast<std::size_t>(interval < last);
-    if (interval == last) between.push_back(at);
+  std::vector<std::uint32_t> between;  // the tokens of interval `last`
+  for (std::uint32_t token = 0; token < weights.size(); ++token) {
+    if (interval_of(weights[token]) == last) between.push_back(token);
   }
-  tokens.resize(count);
   std::ranges::stable_sort(between, std::ranges::greater(),
-                           [&](std::uint32_t at) { return logits[at]; });
-  for (const std::uint32_t at : between) {
-    if (sum >= wanted) break;
-    sum += weights[at];
-    tokens.push_back(at);
+                           [&](std::uint32_t token) { return logits[token]; });
+  std::vector<double> kept;  // weights of the first tokens in `between`
+  while (kept.size() < between.size() && sum < wanted) {
+    kept.push_back(weights[between[kept.size()]]);
+    sum += kept.back();
   }
-  const auto added = tokens.begin() + static_cast<std::ptrdiff_t>(count);
-  std::sort(added, tokens.end());
-  std::inplace_merge(tokens.begin(), added, tokens.end());
-  return tokens;
+  const double heaviest = interval_of.heaviest(last);
+  for (double& weight : weights) weight = weight > heaviest ? weight : 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) weights[between[i]] = kept[i];
 }
 
 }  // namespace
@@ -201,14 +197,10 @@ std::size_t TokenSampler::sample_position(const at::Tensor& logits, double highe
   warm_up_vector_math();
   at::sub_out(weights_, logits, at::scalar_tensor(highest, logits.options()));
   weights_.div_(rule_.temperature).exp_();
-  const std::span<const double> weights = values_in(weights_);
-  const double share = uniform(rule_.seed, index);
-  if (rule_.top_p >= 1) return draw(weights, share);
-  const Positions tokens = nucleus(values_in(logits), weights, rule_.top_p);
-  std::vector<double> kept;
-  kept.reserve(tokens.size());
-  for (const std::uint32_t token : tokens) kept.push_back(weights[token]);
-  return tokens[draw(kept, share)];
+  const std::span<double> weights(weights_.mutable_data_ptr<double>(),
+                                  static_cast<std::size_t>(weights_.numel()));
+  if (rule_.top_p < 1) keep_nucleus(values_in(logits), rule_.top_p, weights);
+  return draw(weights, uniform(rule_.seed, index));
 }
 
 std::int64_t TokenSampler::sample(const at::Tensor& logits, std::int64_t index) {
