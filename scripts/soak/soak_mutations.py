@@ -201,6 +201,12 @@ MUTATIONS = [
     Mutation("a 3d layout that does not read --data-axis", "config/values/layout.cpp",
              "value_or(layout.data_axis)",
              "value_or(DataAxisKind::ddp)", "plain_tests"),
+    Mutation("a fused rotation whose gradient turns forward", "model/transformer/internal/fused_rows.cpp",
+             "saved[0], saved[1], -1)", "saved[0], saved[1], 1)", "unit_tests"),
+    Mutation("a norm's weight that learns from the first rows alone", "model/transformer/internal/fused_rows.cpp",
+             "block < blocks; ++block", "block < 1; ++block", "unit_tests"),
+    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "weight > heaviest ? weight : 0", "weight > 0 ? weight : 0",
+             "unit_tests"),
 ]
 
 
