@@ -5,9 +5,11 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/cpu_list.h"
+#include "dtrain/base/log.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/internal/opened_model.h"
+#include "dtrain/config/resolve/notices.h"
 #include "dtrain/config/resolve/resolve.h"
 #include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/loader.h"
@@ -93,6 +95,9 @@ std::string result_text(double loss, const data::EvaluationSequences& sequences,
 void evaluate(const config::Config& given, const Output& output) {
   const OpenedModel opened = open_model(given.generate);
   const config::Config config = resolved(given, opened.settings);
+  if (const std::string line = config::positions_warning(config); !line.empty()) {
+    base::log_warning("{}", line);
+  }
   const data::Samples samples = opened_samples(config);
   check_tokenizer(opened, samples.file());
   (void)job::run_ranks(config, [&](const base::RankEnv&, const job::JoinWorld& join) {

@@ -312,6 +312,8 @@ class Training(HuggingFace):
         for command in (("generate", "--prompt", "In", "--max-tokens", 8, "--temperature", 0), ("evaluate", "--data", text, "--seq-len", 16)):
             outputs = {run(DTRAIN, *command, "--from", model).stdout for model in (FIXTURES / "qwen2", again)}
             self.assertEqual(len(outputs), 1, outputs)
+        result = run(DTRAIN, "evaluate", "--data", text, "--seq-len", 200, "--from", again)
+        assert_names(result.stderr, "warning", "--seq-len", 200, "--max-positions", 128)
 
 
 class Bdh(HuggingFace):

@@ -66,22 +66,10 @@ std::string repeated_file(const std::string& mixture) {
   return {};
 }
 
-// RoPE has angles for any position, so such a model trains, as in transformers.
-std::string positions_line(const Config& config) {
-  const Family& family = family_of(config.model);
-  if (family.max_positions == nullptr) return {};
-  const std::int64_t most = family.max_positions(config.model);
-  if (config.data.seq_len <= most) return {};
-  return fmt::format(
-      "--seq-len {} is above --max-positions {}: the model trains on positions that generation and "
-      "the exported settings exclude; lower --seq-len to train on the others alone",
-      config.data.seq_len, most);
-}
-
 // Warns about settings that cost accuracy, reproducibility or meaningful validation.
 void add_cost_warnings(const Config& config, std::vector<std::string>& lines) {
   lines.push_back(summation_order_line(config));
-  lines.push_back(positions_line(config));
+  lines.push_back(positions_warning(config));
   if (config.machine.compile && config.machine.device.is_cpu()) {
     lines.push_back("--compile: on a CPU it means --kernels fused, which is already the default");
   }
@@ -156,6 +144,18 @@ std::string threads_warning(const Config& requested, const Config& config, const
       requested.machine.threads != 0 ? "--threads" : "OMP_NUM_THREADS", threads,
       ranks == 1 ? " is" : fmt::format(" on each of {} ranks are", ranks), launch.usable_cores,
       launch.usable_cores == 1 ? "" : "s", std::max<std::int64_t>(1, launch.usable_cores / ranks));
+}
+
+// RoPE has angles for any position, so such a model trains, as in transformers.
+std::string positions_warning(const Config& config) {
+  const Family& family = family_of(config.model);
+  if (family.max_positions == nullptr) return {};
+  const std::int64_t most = family.max_positions(config.model);
+  if (config.data.seq_len <= most) return {};
+  return fmt::format(
+      "--seq-len {} is above --max-positions {}: sequences have positions that generation and the "
+      "exported settings exclude; lower --seq-len to leave them out",
+      config.data.seq_len, most);
 }
 
 std::vector<std::string> warnings(Command command, const Config& config) {

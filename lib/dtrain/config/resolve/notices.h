@@ -24,6 +24,10 @@ namespace dtrain::config {
 [[nodiscard]] std::string threads_warning(const Config& requested, const Config& config,
                                           const Launch& launch, bool is_bound);
 
+/// Warns about sequences that are longer than the model's maximum; empty if they are not.
+/// config: resolved.
+[[nodiscard]] std::string positions_warning(const Config& config);
+
 /// One line per setting of `command` that differs from its default but has no effect, in schema
 /// order. For train also lines about settings that cost accuracy or reproducibility.
 ///
