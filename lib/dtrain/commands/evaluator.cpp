@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -68,14 +70,15 @@ data::Samples opened_samples(const config::Config& config) {
   return samples;
 }
 
-// Checks that model and data have one tokenizer; equal shapes do not imply it.
-void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file) {
-  const std::string saved = train::saved_tokenizer(opened.path);
-  if (saved.empty() || !file.knows_tokenizer() || file.tokenizer() == saved) return;
-  base::fail(ErrorKind::data,
-             "data file '{}' has tokens of {}, the model was trained on tokens of {}: prepare the "
-             "data with the model's tokenizer",
-             file.path(), file.tokenizer(), saved);
+void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file,
+                     const std::string& from) {
+  const std::string mismatch =
+      train::tokenizer_mismatch({.flag = fmt::format("--from {}", from),
+                                 .weights = opened.path,
+                                 .vocab = opened.settings.vocab,
+                                 .data = fmt::format("data file '{}'", file.path()),
+                                 .tokenizer = file.tokenizer()});
+  if (!mismatch.empty()) base::fail(ErrorKind::data, "{}", mismatch);
 }
 
 std::string result_text(double loss, const data::EvaluationSequences& sequences,
@@ -99,7 +102,7 @@ void evaluate(const config::Config& given, const Output& output) {
     base::log_warning("{}", line);
   }
   const data::Samples samples = opened_samples(config);
-  check_tokenizer(opened, samples.file());
+  check_tokenizer(opened, samples.file(), given.generate.from);
   (void)job::run_ranks(config, [&](const base::RankEnv&, const job::JoinWorld& join) {
     job::Job job(config, join());
     const model::Model& model = job.whole_model();

@@ -11,7 +11,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/file_system.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/described_model.h"
@@ -121,6 +123,23 @@ std::shared_ptr<const data::Tokenizer> unnamed_tokenizer(const WeightFile& file,
       file.path(), vocab, kByteVocabulary);
 }
 
+// Returns whether a tokenizer.json lies in the folder of the weights; warns if it is another one than
+// that of the data.
+bool has_tokenizer_beside(const ModelAndData& used) {
+  constexpr auto kKind = data::TokenizerKind::hugging_face;
+  const std::string folder =
+      base::is_folder(used.weights) ? used.weights : base::parent_folder(used.weights);
+  const auto beside = data::tokenizer_in(folder, kKind);
+  if (!beside) return false;
+  if (const std::string own = data::identity_of(kKind, beside->model); own != used.tokenizer) {
+    base::log_warning(
+        "{}: '{}' is {}, but {} has tokens of {}; prepare the data with dtrain data prepare "
+        "--tokenizer {}",
+        used.flag, beside->path, own, used.data, used.tokenizer, folder);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model) {
@@ -219,6 +238,20 @@ std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
   const auto file = WeightFile::open(model_file_or_checkpoint);
   const auto found = file.metadata().find(kTokenizerKey);
   return found == file.metadata().end() ? std::string() : found->second;
+}
+
+std::string tokenizer_mismatch(const ModelAndData& used) {
+  if (used.tokenizer == data::identity_of(data::TokenizerKind::unknown, {})) return {};
+  std::string own = saved_tokenizer(used.weights);
+  if (own.empty()) {
+    if (has_tokenizer_beside(used) || used.vocab != kByteVocabulary) return {};
+    own = data::identity_of(data::TokenizerKind::bytes, {});  // byte models record no tokenizer
+  }
+  if (own == used.tokenizer) return {};
+  return fmt::format(
+      "{}: the model of {} was trained on tokens of {}, {} has those of {}; prepare the data with "
+      "the model's tokenizer",
+      used.flag, used.weights, own, used.data, used.tokenizer);
 }
 
 checkpoint::format::Metadata tokenizer_metadata(const std::string& identity) {

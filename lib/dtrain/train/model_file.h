@@ -64,6 +64,23 @@ using checkpoint::store::kModelKey;
 /// checkpoint's run; empty if unknown.
 [[nodiscard]] std::string saved_tokenizer(const std::string& model_file_or_checkpoint);
 
+/// A model and the data with which it is used.
+struct ModelAndData {
+  std::string flag;        ///< names the option that gave the model
+  std::string weights;     ///< model file or checkpoint
+  std::int64_t vocab = 0;  ///< of the model
+  std::string data;        ///< names the data in messages
+  std::string tokenizer;   ///< data::identity_of the data's tokenizer
+};
+
+/// Compares the tokenizers of model and data; equal shapes do not imply equal tokenizers. Returns an
+/// error message with both identities if the model records another tokenizer than the data's; a model
+/// of 256 tokens that has no tokenizer has byte tokens. Empty if they agree or one is unknown. If the
+/// model records none, and another tokenizer.json lies in its folder, warns with both identities.
+///
+/// Throws: Error{checkpoint} or Error{usage} naming a file that cannot be read.
+[[nodiscard]] std::string tokenizer_mismatch(const ModelAndData& used);
+
 /// Returns a model file's metadata entry for a tokenizer with a model; empty for bytes and unknown
 /// tokenizers.
 [[nodiscard]] checkpoint::format::Metadata tokenizer_metadata(const std::string& identity);

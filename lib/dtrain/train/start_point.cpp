@@ -22,8 +22,6 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/input/file.h"
 #include "dtrain/config/saved_run.h"
-#include "dtrain/data/tokenizer/stored_tokenizer.h"
-#include "dtrain/data/tokens/token_header.h"
 #include "dtrain/train/internal/setting_changes.h"
 #include "dtrain/train/model_file.h"
 
@@ -287,32 +285,18 @@ void check_same_run(const StartContext& context, const VerifiedCheckpoint& chose
   report_changes(context, chosen, changes, has_new_data);
 }
 
-// Checks that model and data have one tokenizer; equal shapes do not imply it. flag: names the option
-// that gave the model.
+// flag: names the option that gave the model.
 void check_tokenizer(const StartContext& context, std::string_view flag,
                      const std::string& weights) {
-  const std::string saved = ask_leader(context, [&] {
-    const std::string named = saved_tokenizer(weights);
-    if (!named.empty()) return named;
-    const auto kind = data::TokenizerKind::hugging_face;
-    const std::string folder = base::is_folder(weights) ? weights : base::parent_folder(weights);
-    const auto beside = data::tokenizer_in(folder, kind);
-    if (beside && context.tokenizer != "unknown" &&
-        context.tokenizer != data::identity_of(kind, beside->model)) {
-      base::log_warning(
-          "{}: the folder of {} has a tokenizer.json, but data.train ({}) has tokens of {}; "
-          "prepare the data with dtrain data prepare --tokenizer {}",
-          flag, weights, context.config.data.train, context.tokenizer, folder);
-    }
-    // Byte models name no tokenizer; a model with their vocabulary and no tokenizer counts as one.
-    const bool may_be_bytes = context.config.model.vocab == data::kByteVocab && !beside;
-    return may_be_bytes ? data::identity_of(data::TokenizerKind::bytes, {}) : named;
+  const config::Config& config = context.config;
+  const std::string mismatch = ask_leader(context, [&] {
+    return tokenizer_mismatch({.flag = std::string(flag),
+                               .weights = weights,
+                               .vocab = config.model.vocab,
+                               .data = fmt::format("data.train ({})", config.data.train),
+                               .tokenizer = context.tokenizer});
   });
-  if (saved.empty() || context.tokenizer == "unknown" || saved == context.tokenizer) return;
-  base::fail(ErrorKind::usage,
-             "{}: the model of {} was trained on tokens of {}, data.train ({}) has those of {}; "
-             "prepare the data with the model's tokenizer",
-             flag, weights, saved, context.config.data.train, context.tokenizer);
+  if (!mismatch.empty()) base::fail(ErrorKind::usage, "{}", mismatch);
 }
 
 // Drops a record whose losses are of other sequences, since they cannot be compared. A launch without

@@ -293,7 +293,7 @@ class Training(HuggingFace):
         for name, content in (kept | {"README.md": "not kept"}).items():
             (source / name).write_text(content)
         result = self.train("first", "--init-from", source, "--strategy", "fsdp", ranks=2)
-        assert_names(result.stderr, "warning", "--init-from", "tokenizer.json", "bytes")
+        assert_names(result.stderr, "warning", "--init-from", "tokenizer.json", "xxh3", "bytes")
         shutil.rmtree(source)
         self.train("second", "--init-from", self.folder / "first")
         self.train("third", "--resume", self.folder / "second", "--steps", 3)
@@ -312,7 +312,9 @@ class Training(HuggingFace):
         for command in (("generate", "--prompt", "In", "--max-tokens", 8, "--temperature", 0), ("evaluate", "--data", text, "--seq-len", 16)):
             outputs = {run(DTRAIN, *command, "--from", model).stdout for model in (FIXTURES / "qwen2", again)}
             self.assertEqual(len(outputs), 1, outputs)
+        (again / "tokenizer.json").write_text("{}")
         result = run(DTRAIN, "evaluate", "--data", text, "--seq-len", 200, "--from", again)
+        assert_names(result.stderr, "warning", "--from", again / "tokenizer.json", "xxh3", "text.txt", "bytes")
         assert_names(result.stderr, "warning", "--seq-len", 200, "--max-positions", 128)
 
 
