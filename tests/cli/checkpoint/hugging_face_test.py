@@ -12,6 +12,7 @@ from safetensors_file import read_model, write_model
 FIXTURES = SOURCE / "tests" / "hf"
 NAMES = ("llama", "llama3_tied", "qwen2", "qwen3", "gpt2")
 HUGGING_FACE = ("--format", "huggingface")
+TOKENIZER = json.loads((GOLDEN / "tokenizers" / "variants.json").read_text())["base"]
 BDH = ("--layers", 2, "--width", 12, "--heads", 2, "--neurons", 10)
 BDH_FILES = ("configuration_bdh.py", "modeling_bdh.py")
 
@@ -90,9 +91,11 @@ class HuggingFace(FolderTest):
         self.tool("export", checkpoint, folder, *HUGGING_FACE, *flags)
         return folder
 
-    def train(self, name, *flags, ranks=1, status=0):
-        text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
-        return run(*launched(ranks, "--data", text, "--seq-len", 16, "--global-batch", 4, "--steps", 2, "--threads", 1,
+    def text(self):
+        return self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+
+    def train(self, name, *flags, data=None, ranks=1, status=0):
+        return run(*launched(ranks, "--data", data or self.text(), "--seq-len", 16, "--global-batch", 4, "--steps", 2, "--threads", 1,
                              *CONSTANT_RATE, "--checkpoint-every", 0, "--run-dir", self.folder / name, *flags), status=status)
 
     def losses(self, name):
@@ -284,25 +287,47 @@ class Training(HuggingFace):
         """Names -> content of a run's export, without weights."""
         return {path.name: path.read_text() for path in self.exported(self.folder / run).iterdir() if path.suffix != ".safetensors"}
 
+    def folder_with_tokenizer(self, **keys):
+        """A copy of a fixture whose vocabulary is that of the tokenizer.json beside it."""
+        tensors = tensors_in(FIXTURES / "llama3_tied")
+        vocab = len(TOKENIZER["model"]["vocab"])
+        dtype, (rows, width), embeddings = tensors["model.embed_tokens.weight"]
+        tensors["model.embed_tokens.weight"] = (dtype, [vocab, width], embeddings + embeddings[:(vocab - rows) * width * 4])
+        folder = self.fixture("llama3_tied", tensors, vocab_size=vocab, **keys)
+        (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+        return folder
+
+    def prepared(self, source):
+        """Tokens of a folder's tokenizer."""
+        run(DTRAIN, "data", "prepare", self.text(), "--tokenizer", source, "--output", self.folder / "tokens.dtok")
+        return self.folder / "tokens.dtok"
+
     def test_exports_of_a_run_keep_token_ids_and_tokenizer_of_the_folder_it_started_from(self):
         ids = {"bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 4}
-        source = self.fixture("llama3_tied", **ids)
-        kept = {"tokenizer.json": "{}", "tokenizer_config.json": "{}\n", "special_tokens_map.json": "[]", "added_tokens.json": '{"<a>": 9}',
+        source = self.folder_with_tokenizer(**ids)
+        kept = {"tokenizer_config.json": "{}\n", "special_tokens_map.json": "[]", "added_tokens.json": '{"<a>": 9}',
                 "vocab.json": '{"a": 0}', "merges.txt": "a b", "tokenizer.model": "pieces", "chat_template.jinja": "{{ messages }}",
                 "generation_config.json": '{"eos_token_id": [2, 3, 5], "top_p": 0.9}'}
         for name, content in (kept | {"README.md": "not kept"}).items():
             (source / name).write_text(content)
-        result = self.train("first", "--init-from", source, "--strategy", "fsdp", ranks=2)
+        kept["tokenizer.json"] = (source / "tokenizer.json").read_text()
+        tokens = self.prepared(source)
+        result = self.train("bytes", "--init-from", source)
         assert_names(result.stderr, "warning", "--init-from", "tokenizer.json", "xxh3", "bytes")
+        self.assertNotIn("warning", self.train("first", "--init-from", source, "--strategy", "fsdp", data=tokens, ranks=2).stderr)
         shutil.rmtree(source)
-        self.train("second", "--init-from", self.folder / "first")
-        self.train("third", "--resume", self.folder / "second", "--steps", 3)
+        self.train("second", "--init-from", self.folder / "first", data=tokens)
+        self.train("third", "--resume", self.folder / "second", "--steps", 3, data=tokens)
         for run_name in ("first", "second", "third"):
             files = self.files_beside_weights(run_name)
             config = json.loads(files.pop("config.json"))
             self.assertEqual({key: config[key] for key in ids}, ids)
             self.assertEqual(files, kept)
 
+        files = self.files_beside_weights("bytes")
+        self.assertEqual(files.keys(), {"config.json", "generation_config.json"})
+        for text in files.values():
+            self.assertEqual({key: json.loads(text)[key] for key in ids}, dict.fromkeys(ids))
         self.train("second", "--init-from", FIXTURES / "llama", "--overwrite")
         self.assertEqual(self.files_beside_weights("second").keys(), {"config.json", "generation_config.json"})
 

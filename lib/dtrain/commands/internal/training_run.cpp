@@ -53,16 +53,19 @@ metrics::Reporter::Options reporter_options(const config::Config& config, const 
       .total_steps = config.train.steps};
 }
 
-// The files that belong to the weights of the start, read before an older run is removed.
-std::vector<store::KeptFile> files_of_weights(const train::StartPoint& start) {
+// The files that belong to the weights of the start, read before an older run is removed. None for
+// bytes: the tokenizer and token ids in these files are those of other tokens.
+std::vector<store::KeptFile> files_of_weights(const train::StartPoint& start,
+                                              const data::TokenFile& data) {
   const std::string& weights = start.checkpoint.empty() ? start.initial_weights : start.checkpoint;
-  if (weights.empty()) return {};
+  if (weights.empty() || data.details().tokenizer == data::TokenizerKind::bytes) return {};
   return store::read_kept_files(store::companion_folder(weights));
 }
 
 // Begins or resumes the run in its folder, which then belongs to this job, without later steps.
-void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
-  const std::vector<store::KeptFile> kept = files_of_weights(start);
+void begin_in(job::RunFolder& folder, const train::StartPoint& start, const data::TokenFile& data) {
+  const std::string_view tokenizer = data.tokenizer_model();
+  const std::vector<store::KeptFile> kept = files_of_weights(start, data);
   if (start.checkpoint.empty()) return folder.begin(tokenizer, kept);
   const store::QuarantinedCheckpoints quarantined =
       folder.resume(start.step, tokenizer, start.unreadable, kept);
@@ -268,7 +271,7 @@ void TrainingRun::begin_run_folder() {
   const config::Config& config = layout_.config;
   comm::ProcessGroup& world = job_->world().control();
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
-    begin_in(*folder_, start_, rank_.split.train.tokenized_file().tokenizer_model());
+    begin_in(*folder_, start_, rank_.split.train.tokenized_file());
     rank_.link.requeue_file(job::RunFolder::requeue_file(config.run.dir));
     checkpoints_->latest().notify_launcher();
   });
