@@ -15,6 +15,8 @@
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/data/split.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
@@ -46,6 +48,23 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
   }
   if (!fs::is_regular_file(weights, error)) return std::nullopt;
   return store::described_model(checkpoint::format::WeightFile::open(weights));
+}
+
+// Rejects data with more tokens than the weights have, since --vocab cannot change the weights.
+void check_vocab_of_data(const Config& config) {
+  const std::string& init_from = config.checkpoint.init_from;
+  for (const std::string* data : {&config.data.train, &config.data.validation}) {
+    const auto found = data->empty() ? std::nullopt : data::vocab_of_data(*data);
+    if (!found || *found <= config.model.vocab) continue;
+    const auto tokenizer =
+        base::is_folder(init_from) ? data::tokenizer_in(init_from) : std::nullopt;
+    base::fail(base::ErrorKind::data,
+               "--init-from {}: the weights have a vocabulary of {}, but '{}' one of {}; prepare "
+               "the data with the model's tokenizer: dtrain data prepare TEXT --tokenizer {} "
+               "--output FILE.dtok",
+               init_from, config.model.vocab, *data, *found,
+               tokenizer ? tokenizer->path : "TOKENIZER");
+  }
 }
 
 }  // namespace
@@ -130,6 +149,7 @@ void adopt_model_settings(const config::CommandLine& command_line, config::Loade
   if (!replaced.empty()) {
     loaded.replaced.push_back(fmt::format("--init-from {} replaces {}", path, replaced));
   }
+  if (!resumes) check_vocab_of_data(loaded.config);
 }
 
 std::string run_of_model(const std::string& model) {

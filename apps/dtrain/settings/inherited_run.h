@@ -38,7 +38,8 @@ namespace dtrain::app {
 /// --init-from is a flag, the weights also override model settings of files. No-op if the weights do
 /// not describe their model.
 ///
-/// Throws: Error{usage} naming both values of a setting that the weights contradict.
+/// Throws: Error{usage} naming both values of a setting that the weights contradict; Error{data} naming
+///         data whose vocabulary exceeds that of the weights.
 void adopt_model_settings(const config::CommandLine& command_line, config::LoadedSettings& loaded);
 
 /// The run folder that trained the model at `model`, a result of model_path: `model` itself or a

@@ -5,7 +5,7 @@ import shutil
 import struct
 import unittest
 
-from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DTRAIN, GOLDEN, PYTHON, SOURCE, USAGE, FolderTest, final_model, launched, metrics_of, run
+from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DATA, DTRAIN, GOLDEN, PYTHON, SOURCE, USAGE, FolderTest, final_model, launched, metrics_of, run
 from messages import assert_names
 from safetensors_file import read_model, write_model
 
@@ -273,6 +273,14 @@ class Training(HuggingFace):
         words = ("--data", text, "--run-dir", self.folder / "run", "--init-from", FIXTURES / "llama")
         for flag, ours, theirs in (("--kv-heads", 3, 2), ("--rope-theta", 500, 10000), ("--layers", 3, 2), ("--model", "bdh", "llama")):
             self.refused((*words, flag, ours), flag, ours, theirs)
+
+    def test_data_with_more_tokens_than_the_weights_is_refused_with_the_tokenizer_to_use(self):
+        source = self.fixture("llama")
+        (source / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+        tokens = self.prepared(source)
+        for data in (("--data", tokens), ("--data", self.text(), "--val-data", tokens)):
+            self.refused((*data, "--run-dir", self.folder / "run", "--init-from", source), "--init-from", 256, 400, tokens,
+                         source / "tokenizer.json", status=DATA, without=("--vocab",))
 
     def test_a_trained_llama_is_exported(self):
         self.train("run", "--init-from", FIXTURES / "llama3_tied")

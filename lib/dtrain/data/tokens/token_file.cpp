@@ -106,7 +106,8 @@ void TokenFile::read_header(std::string_view start) {
   }
   if (header.vocab > vocab_) {
     fail(ErrorKind::data,
-         "token file '{}' has a vocabulary of {}, larger than model.vocab {}; set --vocab {}",
+         "token file '{}' has a vocabulary of {}, larger than model.vocab {}; set --vocab {} for a "
+         "new model, or prepare the data with the tokenizer of the trained one",
          path(), header.vocab, vocab_, header.vocab);
   }
   stored_checksum_ = header.checksum;
