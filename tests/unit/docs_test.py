@@ -21,7 +21,7 @@ WRITTEN = {"config.json", "manifest.json", "metrics.jsonl", "mine.json", "baseli
            "ds.json",
            # of Hugging Face folders
            "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"}
-OTHER_PROGRAMS = ("cmake", "ctest", "clang-format", "apt-get", "git", "python3", "pip", "srun", "sbatch", "scancel", "mpirun", "torchrun",
+OTHER_PROGRAMS = ("cmake", "ctest", "clang-format", "apt-get", "git", "python3", "pip", "hf", "srun", "sbatch", "scancel", "mpirun", "torchrun",
                   "docker", "apptainer", "#SBATCH")
 
 

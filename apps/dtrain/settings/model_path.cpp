@@ -23,6 +23,7 @@
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/hugging_face/config_file.h"
+#include "dtrain/config/hugging_face/unread_models.h"
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
@@ -151,11 +152,12 @@ void check_resume(const config::Resume& resume) {
 void check_init_from(const std::string& path) {
   if (path.empty()) return;
   if (!path_exists(path)) {
-    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
+    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}{}", path,
          path == "resume"    ? "to resume a run, give --resume auto"
          : path == "scratch" ? "omit it to start from new weights"
                              : "give a model file (RUN/final/model.safetensors), a checkpoint or a "
-                               "run folder");
+                               "run folder",
+         config::download_advice(path));
   }
   const std::string weights = is_folder(path) ? store::weights_at(path) : path;
   if (is_folder(weights)) return;
@@ -172,8 +174,8 @@ std::string model_path(const std::string& from) {
   if (!path_exists(from)) {
     fail(ErrorKind::checkpoint,
          "--from {}: no such file or folder; give a run folder, a checkpoint "
-         "(RUN/checkpoints/step-N) or a model file (RUN/final/model.safetensors)",
-         from);
+         "(RUN/checkpoints/step-N) or a model file (RUN/final/model.safetensors){}",
+         from, config::download_advice(from));
   }
   const fs::path path = fs::absolute(from).lexically_normal();
   const fs::path folder = path.has_filename() ? path : path.parent_path();
@@ -188,8 +190,10 @@ std::string model_path(const std::string& from) {
       path_exists(folder / store::kManifestName) || store::step_of(folder.filename().string());
   if (is_checkpoint) return from;
   if (const std::string inside = store::model_file_in(from); !inside.empty()) return inside;
-  const bool is_run = store::has_checkpoints_folder(from) ||
-                      path_exists(store::final_model(from)) || path_exists(folder / "config.json");
+  const bool has_models =
+      store::has_checkpoints_folder(from) || path_exists(store::final_model(from));
+  if (!has_models) store::refuse_gguf(from);
+  const bool is_run = has_models || path_exists(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;
   refuse_folder(from);

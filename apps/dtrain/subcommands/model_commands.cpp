@@ -18,6 +18,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/hugging_face/config_file.h"
+#include "dtrain/config/hugging_face/unread_models.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/schema/schema.h"
@@ -262,8 +263,13 @@ int import_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }
+  if (const std::string advice = config::download_advice(wanted.file); !advice.empty()) {
+    fail(ErrorKind::checkpoint, "'{}' does not exist; give a model file or a folder{}", wanted.file,
+         advice);
+  }
   reject_piece(wanted.file);
   const std::string inside = checkpoint::store::model_file_in(wanted.file);
+  if (inside.empty()) checkpoint::store::refuse_gguf(wanted.file);
   if (!inside.empty()) wanted.file = inside;
   (void)checkpoint::format::WeightFile::open(wanted.file);  // throws if it is not a model file
   warn(kCommand, *configured);

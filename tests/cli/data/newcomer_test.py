@@ -283,6 +283,18 @@ class Files(Case):
         for encoding, name in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")):
             self.data_refused(self.write("text." + encoding, TEXT.encode(encoding)), f"iconv -f {name} -t UTF-8")
 
+    def test_models_of_the_hub_and_gguf_files_say_how_to_get_weights(self):
+        self.write("gg/m.gguf", b"GGUF" + bytes(99))
+        name = "HuggingFaceTB/SmolLM2-135M"
+        for words, status in (("--data book.txt --run-dir run --init-from {}", CHECKPOINT), ("generate --from {}", CHECKPOINT),
+                              ("evaluate --data book.txt --from {}", CHECKPOINT), ("checkpoint import {} folder", CHECKPOINT),
+                              ("data prepare book.txt --output new.dtok --tokenizer {}", DATA)):
+            self.refused(words.format(name), name, "hf download", "--local-dir SmolLM2-135M", status=status)
+            for path in ("gg", "gg/m.gguf"):
+                self.refused(words.format(path), "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf", status=status)
+        (self.folder / "HuggingFaceTB").mkdir()
+        self.refused(f"generate --from {name}", name, status=CHECKPOINT, without=["--local-dir"])
+
     def test_a_file_that_is_not_a_model_is_named(self):
         for words, *names in (("--data book.txt --init-from book.txt", "--init-from"), ("generate --from book.txt", "--from"),
                               ("verify --golden book.txt", "--golden"), ("checkpoint import book.txt folder",)):

@@ -17,6 +17,7 @@
 #include "dtrain/checkpoint/format/internal/strict_json.h"
 #include "dtrain/checkpoint/format/internal/torch_file.h"
 #include "dtrain/config/family.h"
+#include "dtrain/config/hugging_face/unread_models.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
@@ -75,7 +76,7 @@ constexpr std::string_view kSaveSafetensors = "save the weights as a safetensors
 constexpr ForeignFormat kForeignFormats[] = {
     {"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19",
      "is in the format of torch.save before PyTorch 1.6", kSaveAnew},
-    {"GGUF", "is in the GGUF format", kGiveSource},
+    {"GGUF", "is in the GGUF format", config::kConvertGguf},
     {"lmgg", "is in the GGML format", kGiveSource},
     {"tjgg", "is in the GGML format", kGiveSource},
     {"TFL3", "is in the TensorFlow Lite format", kGiveSource, 4},

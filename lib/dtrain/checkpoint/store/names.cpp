@@ -16,6 +16,7 @@
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/text/number.h"
+#include "dtrain/config/hugging_face/unread_models.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -160,15 +161,25 @@ std::string model_file_in(const std::string& folder) {
   return {};
 }
 
+void refuse_gguf(const std::string& folder) {
+  const std::string file = config::gguf_file_in(folder);
+  if (file.empty()) return;
+  fail(ErrorKind::checkpoint, "'{}' is in the GGUF format, and no other weights are beside it; {}",
+       file, config::kConvertGguf);
+}
+
 std::string weights_at(const std::string& path) {
   require_folder(path);
   const std::string folder = run_at(path);
   const std::string inside = model_file_in(folder);
   if (!inside.empty() && !is_checkpoint(folder)) return inside;
   const std::string final = final_model(folder);
-  const bool has_checkpoint =
-      is_checkpoint(folder) || !list_steps(checkpoints_folder(folder)).empty();
-  return !has_checkpoint && path_exists(final) ? final : checkpoints_at(folder).front();
+  if (is_checkpoint(folder) || !list_steps(checkpoints_folder(folder)).empty()) {
+    return checkpoints_at(folder).front();
+  }
+  if (path_exists(final)) return final;
+  refuse_gguf(folder);
+  return checkpoints_at(folder).front();
 }
 
 std::string final_model(const std::string& run_dir) {

@@ -64,6 +64,10 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// Throws: Error{checkpoint} naming the folder if it is a torch.distributed.checkpoint.
 [[nodiscard]] std::string model_file_in(const std::string& folder);
 
+/// Throws: Error{checkpoint} naming the file if the folder holds a GGUF file. For folders without
+///         weights that dtrain reads.
+void refuse_gguf(const std::string& folder);
+
 /// Resolves a folder to weights: the model file if it is a final/ folder or a run without
 /// checkpoints, otherwise the first of checkpoints_at.
 ///

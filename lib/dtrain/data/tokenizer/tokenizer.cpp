@@ -1,12 +1,15 @@
 #include "dtrain/data/tokenizer/tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/io/input_file.h"
+#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/text/text.h"
+#include "dtrain/config/hugging_face/unread_models.h"
 #include "dtrain/data/tokenizer/hugging_face/document_end.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
@@ -41,6 +44,24 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
+// Refuses what users take for a tokenizer: names of the Hugging Face hub, and GGUF files.
+void refuse_other_than_tokenizer(const std::string& path) {
+  const auto refuse = [&](std::string_view what) {
+    base::fail(base::ErrorKind::data, "--tokenizer {}: {}", path, what);
+  };
+  if (const std::string advice = config::download_advice(path); !advice.empty()) {
+    refuse("no such file or folder" + advice);
+  }
+  const std::filesystem::path given(path);
+  if (base::is_folder(path)) {
+    const bool is_alone = !base::path_exists(given / "tokenizer.json");
+    const std::string file = is_alone ? config::gguf_file_in(path) : std::string();
+    if (!file.empty()) refuse(fmt::format("{} is a GGUF file; {}", file, config::kConvertGguf));
+  } else if (given.extension() == ".gguf") {
+    refuse(fmt::format("it is a GGUF file; {}", config::kConvertGguf));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> byte_tokenizer() {
@@ -65,10 +86,9 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
   static constexpr base::FileRole kRole{
       base::ErrorKind::data, "tokenizer",
       "give a SentencePiece model, which dtrain data tokenizer train makes, or a tokenizer.json"};
-  std::error_code error;
-  const std::filesystem::path given(path);
+  refuse_other_than_tokenizer(path);
   const std::string file =
-      std::filesystem::is_directory(given, error) ? (given / "tokenizer.json").string() : path;
+      base::is_folder(path) ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
   std::string model = base::content_of(file, kRole);
   if (document_end.empty()) return open_tokenizer(std::move(model), file);
   if (kind_of_model(model) != TokenizerKind::hugging_face) {

@@ -1,0 +1,26 @@
+// Advice for models that dtrain does not read: names of the Hugging Face hub, and GGUF files.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace dtrain::config {
+
+/// For a path that does not exist and has the form of a name on the Hugging Face hub, OWNER/NAME,
+/// returns how to download the model, beginning with "; ". Empty for other paths, and if the folder
+/// OWNER exists.
+///
+/// Throws: StorageError naming the path if the storage does not answer.
+[[nodiscard]] std::string download_advice(std::string_view path);
+
+/// What to do with a GGUF file.
+inline constexpr std::string_view kConvertGguf =
+    "convert it with transformers (docs/guide/hugging_face.md#gguf), or give the weights that it "
+    "was "
+    "made from";
+
+/// Returns the path of the first GGUF file in a folder, in the order of names; empty if there is
+/// none.
+[[nodiscard]] std::string gguf_file_in(const std::string& folder);
+
+}  // namespace dtrain::config
