@@ -98,6 +98,9 @@ class Prepare(TokenizerJson):
         self.refused(*prepare, "--document-end", END, parts=["--document-end", "--tokenizer"], status=USAGE)
         (self.folder / "empty").mkdir()
         self.refused(*prepare, "--tokenizer", "empty", parts=["empty/tokenizer.json"])
+        for part in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+            self.write(f"model/{part}", "{}")
+            self.refused(*prepare, "--tokenizer", f"model/{part}", parts=[f"model/{part}", "model/tokenizer.json"])
         bad = self.write("bad.json", path.read_text().replace("ByteLevel", "Metaspace"))
         self.refused(*prepare, "--tokenizer", bad, parts=["bad.json", "Metaspace"])
         self.dtrain("data", "tokenizer", "train", self.write("book.txt", (GOLDEN / "text.bin").read_bytes()), "--vocab-size", 400,

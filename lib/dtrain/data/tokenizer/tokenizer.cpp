@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -44,8 +45,11 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-// Refuses what users take for a tokenizer: names of the Hugging Face hub, and GGUF files.
+// Refuses what users take for a tokenizer: names of the Hugging Face hub, GGUF files, and other files
+// of a Hugging Face tokenizer than its tokenizer.json.
 void refuse_other_than_tokenizer(const std::string& path) {
+  constexpr std::string_view kParts[] = {"vocab.json", "merges.txt", "tokenizer_config.json",
+                                         "special_tokens_map.json", "added_tokens.json"};
   const auto refuse = [&](std::string_view what) {
     base::fail(base::ErrorKind::data, "--tokenizer {}: {}", path, what);
   };
@@ -59,6 +63,9 @@ void refuse_other_than_tokenizer(const std::string& path) {
     if (!file.empty()) refuse(fmt::format("{} is a GGUF file; {}", file, config::kConvertGguf));
   } else if (given.extension() == ".gguf") {
     refuse(fmt::format("it is a GGUF file; {}", config::kConvertGguf));
+  } else if (std::ranges::count(kParts, given.filename().string()) > 0) {
+    refuse(fmt::format("it is a part of a tokenizer; give {} or its folder",
+                       (given.parent_path() / "tokenizer.json").string()));
   }
 }
 

@@ -85,7 +85,8 @@ class Tokenizer {
 /// Opens the model file at `path`; in a folder, its tokenizer.json. document_end: the token that
 /// follows each document in the tokens of a tokenizer.json; empty for none.
 ///
-/// Throws: as open_tokenizer; Error{data} if the file cannot be read or has no such token;
+/// Throws: as open_tokenizer; Error{data} if the file cannot be read, has no such token, or is a GGUF
+///         file or another file of a Hugging Face tokenizer than tokenizer.json;
 ///         Error{usage} if the model of another kind has its own.
 [[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
                                                               const std::string& document_end = {});
