@@ -49,6 +49,13 @@ std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, 
   return model::family_of(config).tensor_subgroups(config, tp);
 }
 
+std::string_view recognised_family(const TensorShapes& tensors) {
+  for (const Named& each : families()) {
+    if (each.family.recognises(tensors)) return each.name;
+  }
+  return {};
+}
+
 config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& hints) {
   std::vector<std::string_view> names;
   for (const Named& each : families()) {

@@ -149,6 +149,9 @@ class Family {
 [[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config,
                                                            std::int64_t tp);
 
+/// Returns the name of the family whose model a file with these tensors holds; empty if unknown.
+[[nodiscard]] std::string_view recognised_family(const TensorShapes& tensors);
+
 /// Infers the settings of the model in a weight file from its tensors.
 ///
 /// Throws: Error{checkpoint} if no family recognises the tensors, or the number of layers remains

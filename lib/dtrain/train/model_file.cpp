@@ -83,17 +83,10 @@ std::optional<base::StorageError> try_to_write(const TrainContext& context,
   return failure;
 }
 
-// Shapes do not determine all settings of some families.
-ModelConfig model_by_shapes(const WeightFile& file, const model::UserHints& hints) {
+model::TensorShapes shapes_in(const WeightFile& file) {
   const bool is_storage = file.has_storage_shapes();
-  const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
-  ModelConfig model =
-      recognised_model(tensor_shapes(file.path(), file.tensors(), prefix, is_storage), hints);
-  if (!config::family_of(model).hugging_face.needs_config) return model;
-  base::fail(ErrorKind::checkpoint,
-             "model file '{}' holds a {} model without its settings: put its config.json, with its "
-             "model_type, beside the file",
-             file.path(), model.name);
+  return tensor_shapes(file.path(), file.tensors(), is_storage ? checkpoint::kWeightPrefix : "",
+                       is_storage);
 }
 
 // Opens the tokenizer of a model file, whose vocabulary may be larger.
@@ -172,11 +165,24 @@ ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Us
       fmt::format("model file '{}': bad shapes", tensors.path));
 }
 
+void require_description(const WeightFile& file) {
+  if (checkpoint::store::described_model(file)) return;
+  const std::string family(model::recognised_family(shapes_in(file)));
+  if (family.empty() || !config::family_of({.name = family}).hugging_face.needs_config) return;
+  const fs::path config = fs::path(file.path()).parent_path() / "config.json";
+  base::fail(ErrorKind::checkpoint,
+             "'{}' {}, so the settings of the {} model in '{}' are unknown; put the model's "
+             "config.json there",
+             config.string(), base::path_exists(config) ? "has no model_type" : "is missing",
+             family, file.path());
+}
+
 ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {
   ModelConfig model;
   file.explain_errors([&] {
     const auto described = checkpoint::store::described_model(file);
-    model = described ? *described : model_by_shapes(file, hints);
+    if (!described) require_description(file);
+    model = described ? *described : recognised_model(shapes_in(file), hints);
   });
   model::check_flag_agrees(file.path(), hints.layers_flag, hints.layers, model.layers);
   model::family_of(model).check_own(model, hints, file.path());

@@ -42,6 +42,10 @@ using checkpoint::store::kModelKey;
 [[nodiscard]] config::ModelConfig model_of(const checkpoint::format::WeightFile& file,
                                            const model::UserHints& hints);
 
+/// Throws: Error{checkpoint} naming the config.json that is missing beside a file whose tensors do
+///         not determine the settings of its model.
+void require_description(const checkpoint::format::WeightFile& file);
+
 /// Returns the constants that dtrain's model files hold besides parameters.
 [[nodiscard]] std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model);
 

@@ -6,7 +6,7 @@ import struct
 import unittest
 
 from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DATA, DTRAIN, GOLDEN, PYTHON, SOURCE, USAGE, FolderTest, final_model, launched, metrics_of, run
-from messages import assert_names
+from messages import assert_names, error_line
 from safetensors_file import read_model, write_model
 
 FIXTURES = SOURCE / "tests" / "hf"
@@ -419,7 +419,12 @@ class Refusals(HuggingFace):
     def test_weights_without_their_config_are_refused(self):
         source = self.fixture("llama")
         (source / "config.json").unlink()
-        self.refused(("checkpoint", "import", source, self.folder / "checkpoint"), "config.json", status=CHECKPOINT)
+        missing = source / "config.json"
+        for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source)):
+            self.refused(words, missing, "llama", status=CHECKPOINT)
+        for sizes in ((), ("--model", "llama", "--layers", 1)):
+            result = self.train("run", "--init-from", source, *sizes, status=CHECKPOINT)
+            self.assertNotIn("q_proj", error_line(result.stderr, missing, "llama"))
 
     def test_an_existing_folder_is_never_replaced(self):
         checkpoint = self.imported(FIXTURES / "llama")
