@@ -94,7 +94,8 @@ class Prepare(TokenizerJson):
         path, _ = self.save("gpt2")
         text = self.write("t.txt", "a text")
         prepare = ("data", "prepare", text, "--output", "new.dtok")
-        self.refused(*prepare, "--tokenizer", path, "--document-end", "<no>", parts=["tokenizer.json", "<no>"])
+        for token in ("<no>", "0", "e", "12345"):  # text, tokens within texts, a number
+            self.refused(*prepare, "--tokenizer", path, "--document-end", token, parts=["--document-end", "tokenizer.json", token, END])
         self.refused(*prepare, "--document-end", END, parts=["--document-end", "--tokenizer"], status=USAGE)
         (self.folder / "empty").mkdir()
         self.refused(*prepare, "--tokenizer", "empty", parts=["empty/tokenizer.json"])

@@ -12,6 +12,7 @@
 #include "dtrain/base/text/text.h"
 #include "dtrain/config/hugging_face/unread_models.h"
 #include "dtrain/data/tokenizer/hugging_face/document_end.h"
+#include "dtrain/data/tokenizer/hugging_face/tokenizer_json.h"
 #include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {
@@ -69,6 +70,24 @@ void refuse_other_than_tokenizer(const std::string& path) {
   }
 }
 
+// Other tokens occur within documents, where generation would end.
+void require_added_token(std::string_view model, const std::string& file,
+                         const std::string& token) {
+  constexpr std::size_t kShown = 5;
+  std::vector<std::string> names;
+  for (const AddedToken& added : parse_tokenizer_json(model, file).added_tokens) {
+    if (added.content == token) return;
+    if (names.size() < kShown) names.push_back(base::printable(added.content));
+  }
+  base::fail(
+      base::ErrorKind::data,
+      "--document-end \"{}\" is none of the added tokens of '{}', and its other tokens occur "
+      "within documents; {}",
+      base::printable(token), file,
+      names.empty() ? "omit it, since there are none"
+                    : "name one of them: " + base::list_text(names));
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> byte_tokenizer() {
@@ -108,6 +127,7 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
     base::fail(base::ErrorKind::usage, "--document-end \"{}\" is not UTF-8; name a token",
                base::printable(document_end));
   }
+  require_added_token(model, file, document_end);
   return open_tokenizer(with_document_end(model, document_end), file);
 }
 

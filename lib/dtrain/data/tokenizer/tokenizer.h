@@ -82,12 +82,12 @@ class Tokenizer {
 [[nodiscard]] std::shared_ptr<const Tokenizer> open_hugging_face(std::string model,
                                                                  const std::string& name);
 
-/// Opens the model file at `path`; in a folder, its tokenizer.json. document_end: the token that
-/// follows each document in the tokens of a tokenizer.json; empty for none.
+/// Opens the model file at `path`; in a folder, its tokenizer.json. document_end: the added token
+/// that follows each document in the tokens of a tokenizer.json; empty for none.
 ///
-/// Throws: as open_tokenizer; Error{data} if the file cannot be read, has no such token, or is a GGUF
-///         file or another file of a Hugging Face tokenizer than tokenizer.json;
-///         Error{usage} if the model of another kind has its own.
+/// Throws: as open_tokenizer; Error{data} if the file cannot be read, has no such added token, or is
+///         a GGUF file or another file of a Hugging Face tokenizer than tokenizer.json; Error{usage}
+///         if the model of another kind has its own.
 [[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
                                                               const std::string& document_end = {});
 
