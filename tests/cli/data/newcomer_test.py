@@ -283,6 +283,13 @@ class Files(Case):
         for encoding, name in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")):
             self.data_refused(self.write("text." + encoding, TEXT.encode(encoding)), f"iconv -f {name} -t UTF-8")
 
+    def test_flags_of_other_generators_are_rejected_with_ours(self):
+        for flags, ours in (("--n -n --num-samples --num_return_sequences", "--samples"),
+                            ("--max-new-tokens --n-predict --num_predict -n", "--max-tokens"), ("--temp", "--temperature"),
+                            ("--do-sample --repetition-penalty --repeat_penalty --presence-penalty --num-beams --best-of", "--top-p")):
+            for flag in flags.split():
+                self.refused(f"generate --from run {flag} 3", flag, ours)
+
     def test_models_of_the_hub_and_gguf_files_say_how_to_get_weights(self):
         self.write("gg/m.gguf", b"GGUF" + bytes(99))
         name = "HuggingFaceTB/SmolLM2-135M"

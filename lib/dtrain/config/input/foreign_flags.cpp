@@ -51,8 +51,10 @@ constexpr std::string_view kNoSuchAxis =
 constexpr std::string_view kNoFp8 =
     "the dtypes are float64, float32, bfloat16 and float16: see --dtype";
 constexpr std::string_view kUsesAll = "omit it: the parameters used by a step are known";
+constexpr std::string_view kSamples =
+    "dtrain generate samples with --temperature, --top-k and --top-p";
 constexpr std::string_view kNoSampler =
-    "dtrain generate samples with --temperature, --top-k and --top-p only";
+    "omit it: dtrain generate samples with --temperature, --top-k and --top-p only";
 constexpr std::string_view kFloat16 = "--dtype float16";
 constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
@@ -218,7 +220,10 @@ constexpr ForeignFlags kForeignFlags[] = {
     {"find-unused-parameters ddp-find-unused-parameters static-graph broadcast-buffers "
      "ddp-broadcast-buffers sync-batchnorm",
      "", kUsesAll},
-    {"repetition-penalty num-beams do-sample min-p", "", kNoSampler},
+    {"do-sample", "", kSamples},
+    {"repetition-penalty repeat-penalty presence-penalty frequency-penalty length-penalty "
+     "no-repeat-ngram-size num-beams best-of min-p typical-p",
+     "", kNoSampler},
     {"dist-backend ddp-backend distributed-backend process-group-backend", "machine.backend"},
     {"num-threads omp-num-threads num-cpu-threads-per-process cpus", "machine.threads"},
     {"tp-size tensor-parallel-size tensor-model-parallel-size tensor-parallel-degree "
@@ -235,7 +240,8 @@ constexpr ForeignFlags kForeignFlags[] = {
      "with --strategy zero"},
     {"sharding-strategy fsdp-sharding-strategy fsdp-reshard-after-forward reshard-after-forward",
      "layout.fsdp_sharding", "with --strategy fsdp"},
-    {"max-new-tokens num-tokens length max-gen-len num-tokens-to-generate out-seq-length",
+    {"max-new-tokens num-tokens length max-gen-len num-tokens-to-generate out-seq-length n-predict "
+     "num-predict",
      "generate.max_tokens"},
     {"temp", "generate.temperature"},
     {"greedy", "generate.temperature", "0 takes the likeliest token"},

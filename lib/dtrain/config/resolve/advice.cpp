@@ -65,6 +65,9 @@ std::string foreign_advice(std::string_view given, NameKind kind, Command comman
   const std::string normal = normalized_name(given);
   const std::string_view name = last_part(normal);
   if (command == Command::plan && has_word(kCountsOfRanks, name)) return ": use --ranks";
+  if (command == Command::generate && name == "n") {  // a number of ranks for other commands
+    return ": use --samples for several texts, or --max-tokens for their length";
+  }
   if (foreign->key.empty()) return fmt::format(": {}", foreign->note);
   if (command == Command::generate && (name.starts_with("out") || name.starts_with("save"))) {
     return ": the text is written to standard output (> FILE); --from RUN names the model's run";
