@@ -55,18 +55,32 @@ class TerminalText {
 struct GeneratorMemory {
   std::int64_t weights = 0;
   std::int64_t state = 0;
-  bool grows = false;  // the state grows with the text
+  std::int64_t prompt = 0;  // temporaries while the prompt is read
+  bool grows = false;       // the state grows with the text
 
-  [[nodiscard]] std::int64_t total() const { return weights + state; }
+  [[nodiscard]] std::int64_t total() const { return weights + state + prompt; }
+  [[nodiscard]] std::string text() const {
+    return fmt::format(
+        "{} of weights, {} of state{}", format_bytes(weights), format_bytes(state),
+        prompt == 0 ? "" : fmt::format(", {} to read the prompt", format_bytes(prompt)));
+  }
 };
 
-// positions: of the longest text, prompt included.
+// Tokens of the longest text.
+struct TextLength {
+  std::int64_t prompt = 0;
+  std::int64_t generated = 0;
+};
+
 GeneratorMemory predict_memory(const config::ModelConfig& settings, const model::Model& model,
-                               at::ScalarType dtype, std::int64_t positions) {
+                               at::ScalarType dtype, const TextLength& length) {
   const model::Family& family = model::family_of(settings);
-  const std::int64_t state = family.generator_bytes(settings, dtype, positions);
+  // The generator is not fed the last token.
+  const std::int64_t state =
+      family.generator_bytes(settings, dtype, length.prompt + length.generated - 1);
   return {.weights = param::Arena::bytes(param::ArenaLayout(model.parameters), dtype),
           .state = state,
+          .prompt = family.prompt_bytes(settings, dtype, length.prompt),
           .grows = family.generator_bytes(settings, dtype, 1) < state};
 }
 
@@ -90,10 +104,8 @@ void check_memory(const config::MachineConfig& machine, const GeneratorMemory& m
   const std::string_view help = may_shorten ? "fewer --max-tokens, a shorter prompt"
                                 : is_wide   ? "--dtype bfloat16"
                                             : "a smaller model";
-  base::fail(ErrorKind::usage,
-             "generation needs {} ({} of weights, {} of state), more than {}: use {}{}",
-             format_bytes(memory.total()), format_bytes(memory.weights), format_bytes(memory.state),
-             limit, help, advice);
+  base::fail(ErrorKind::usage, "generation needs {} ({}), more than {}: use {}{}",
+             format_bytes(memory.total()), memory.text(), limit, help, advice);
 }
 
 // Generates the samples of each prompt and writes them.
@@ -158,11 +170,10 @@ void generate(const config::Config& config, const Output& output) {
       read_prompts(config.generate, *tokenizer, family.max_positions(opened.settings));
   std::int64_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
-  // The generator is not fed the last token.
-  const std::int64_t positions = longest + config.generate.max_tokens - 1;
   const auto model = model::make_model(opened.settings, /*seq_len=*/1);
   const at::ScalarType dtype = parallel::dtype_of(config.machine.dtype);
-  const GeneratorMemory memory = predict_memory(opened.settings, *model, dtype, positions);
+  const GeneratorMemory memory = predict_memory(
+      opened.settings, *model, dtype, {.prompt = longest, .generated = config.generate.max_tokens});
   check_memory(config.machine, memory);
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};
@@ -170,8 +181,7 @@ void generate(const config::Config& config, const Output& output) {
     const param::Arena weights = opened.read_weights(
         *model, at::TensorOptions(device::open(config.machine.device)).dtype(dtype));
     // Before the first generator allocates its state, and after all errors of the model's file.
-    base::log_info("memory: {} of weights, {} of state", format_bytes(memory.weights),
-                   format_bytes(memory.state));
+    base::log_info("memory: {}", memory.text());
     TextWriter writer(config, *tokenizer, output);
     for (const Prompt& prompt : prompts) {
       for (std::int64_t sample = 0; sample < config.generate.samples; ++sample) {

@@ -123,6 +123,15 @@ class Family {
                                                      std::int64_t /*positions*/) const {
     return 0;
   }
+  /// Memory of the largest temporaries while a generator reads a prompt of this length; 0 if
+  /// negligible.
+  ///
+  /// Units: bytes.
+  [[nodiscard]] virtual std::int64_t prompt_bytes(const config::ModelConfig& /*config*/,
+                                                  at::ScalarType /*dtype*/,
+                                                  std::int64_t /*prompt*/) const {
+    return 0;
+  }
   /// weights: the parameters in the order of make(); shared, not copied, and must not change during
   /// the sequence.
   [[nodiscard]] virtual std::unique_ptr<Generator> make_generator(

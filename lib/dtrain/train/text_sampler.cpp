@@ -60,11 +60,12 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
   if (config.report.sample_every == 0 || !is_limited) return;
   const at::ScalarType dtype = parallel::dtype_of(machine.dtype);
   // A prompt has at most one token per byte, and one that begins it.
-  const std::int64_t positions =
-      std::ssize(config.report.sample_prompt) + 1 + sample_length(config.model);
+  const std::int64_t prompt = std::ssize(config.report.sample_prompt) + 1;
+  const model::Family& family = model::family_of(config.model);
   const std::int64_t sample =
       param::Arena::bytes(param::ArenaLayout(model.parameters), dtype) +
-      model::family_of(config.model).generator_bytes(config.model, dtype, positions);
+      family.generator_bytes(config.model, dtype, prompt + sample_length(config.model)) +
+      family.prompt_bytes(config.model, dtype, prompt);
   // Between steps, activations and work buffers are free.
   const std::int64_t rest = planned.total() - planned.activations - planned.units - planned.work;
   if (rest + sample <= machine.memory_limit.count) return;

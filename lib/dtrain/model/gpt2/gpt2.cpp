@@ -182,6 +182,11 @@ class Gpt2Family final : public Family {
     return KeyValueCache::bytes(cache_sizes_of(sizes_of(config)), positions, dtype);
   }
 
+  std::int64_t prompt_bytes(const ModelConfig& config, at::ScalarType dtype,
+                            std::int64_t prompt) const override {
+    return CachedGenerator::prompt_bytes(config, dtype, prompt);
+  }
+
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
                                             const param::Arena& weights) const override {
     return std::make_unique<Gpt2Generator>(sizes_of(config), weights);

@@ -128,6 +128,11 @@ class LlamaFamily final : public Family {
                                 dtype);
   }
 
+  std::int64_t prompt_bytes(const ModelConfig& config, at::ScalarType dtype,
+                            std::int64_t prompt) const override {
+    return CachedGenerator::prompt_bytes(config, dtype, prompt);
+  }
+
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
                                             const param::Arena& weights) const override {
     return std::make_unique<LlamaGenerator>(sizes_of(config), max_positions(config), weights);

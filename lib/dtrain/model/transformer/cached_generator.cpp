@@ -21,6 +21,12 @@ CachedGenerator::CachedGenerator(const CacheSizes& sizes, std::int64_t vocab,
   for (const at::Tensor& weight : weights.views()) weights_.push_back(weight.detach());
 }
 
+std::int64_t CachedGenerator::prompt_bytes(const config::ModelConfig& config, at::ScalarType dtype,
+                                           std::int64_t prompt) {
+  return KeyValueCache::attention_bytes(
+      {.heads = config.heads, .count = std::min(kChunk, prompt), .length = prompt}, dtype);
+}
+
 void CachedGenerator::check_token(std::int64_t token) const {
   DTRAIN_CHECK(token >= 0 && token < vocab_, "token {}", token);
 }

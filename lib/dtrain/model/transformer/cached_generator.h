@@ -20,6 +20,10 @@ class CachedGenerator : public Generator {
   [[nodiscard]] const at::Tensor& read_prompt(std::span<const std::int64_t> tokens) final;
   [[nodiscard]] const at::Tensor& step(std::int64_t token) final;
 
+  /// As Family::prompt_bytes: the temporaries of the attention of a chunk that ends the prompt.
+  [[nodiscard]] static std::int64_t prompt_bytes(const config::ModelConfig& config,
+                                                 at::ScalarType dtype, std::int64_t prompt);
+
  protected:
   /// weights: of the whole model; shared, not copied, and must not change during the sequence.
   CachedGenerator(const CacheSizes& sizes, std::int64_t vocab, const param::Arena& weights);

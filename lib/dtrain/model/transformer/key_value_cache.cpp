@@ -45,6 +45,15 @@ std::int64_t KeyValueCache::bytes(const CacheSizes& sizes, std::int64_t position
   return param::bytes_of(2 * sizes.layers * sizes.heads * sizes.head_dim * capacity, dtype);
 }
 
+std::int64_t KeyValueCache::attention_bytes(const QuerySizes& queries, at::ScalarType dtype) {
+  const bool is_widened = at::isReducedFloatingType(dtype);
+  const auto wide = static_cast<std::int64_t>(c10::elementSize(is_widened ? at::kFloat : dtype));
+  const auto narrow = static_cast<std::int64_t>(is_widened ? c10::elementSize(dtype) : 0);
+  const std::int64_t mask = queries.count * queries.length;
+  // Scores, their softmax, and its copy in a narrow dtype.
+  return queries.heads * mask * (2 * wide + narrow) + mask * wide;
+}
+
 void KeyValueCache::reserve(std::int64_t count) {
   const std::int64_t length = length_ + count;
   if (length > sizes_.max_positions) {

@@ -16,6 +16,13 @@ struct CacheSizes {
   std::int64_t max_positions = 0;
 };
 
+/// Queries at the last `count` of `length` positions.
+struct QuerySizes {
+  std::int64_t heads = 0;
+  std::int64_t count = 0;
+  std::int64_t length = 0;
+};
+
 /// The keys and values of all positions of a sequence so far, with room for up to twice as many.
 ///
 /// Threads: one caller.
@@ -30,6 +37,12 @@ class KeyValueCache {
   /// Returns the bytes of a cache for a sequence of this length.
   [[nodiscard]] static std::int64_t bytes(const CacheSizes& sizes, std::int64_t positions,
                                           at::ScalarType dtype);
+
+  /// Returns the bytes of the largest temporaries of attend(), and of the mask.
+  ///
+  /// dtype: of keys and values.
+  [[nodiscard]] static std::int64_t attention_bytes(const QuerySizes& queries,
+                                                    at::ScalarType dtype);
 
   /// Makes room for `count` more positions.
   ///

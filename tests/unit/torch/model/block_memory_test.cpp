@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/config/llama/settings.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/family.h"
 #include "dtrain/model/gpt2/gpt2.h"
 #include "dtrain/model/llama/llama.h"
 #include "dtrain/param/arena.h"
@@ -273,6 +275,57 @@ void check_blocks(const std::vector<Case>& cases) {
             measured.forward_without_graph);
       check("backward", predicted.backward, measured.backward);
     }
+  }
+}
+
+// Prints the predicted and the measured memory of a Llama's generator that reads a prompt.
+std::string measure_prompt(at::ScalarType dtype) {
+  constexpr std::int64_t kPrompt = 4096;
+  config::ModelConfig config{.name = "llama", .layers = 1, .width = 16, .heads = 8};
+  config::llama::settings_of(config) = {
+      .kv_heads = 1, .intermediate = 64, .max_positions = kPrompt};
+  const std::unique_ptr<Model> model = make_model(config, /*seq_len=*/1);
+  param::Arena weights(param::ArenaLayout(model->parameters), dtype, param::private_memory);
+  weights.flat().fill_(0.01);
+  const Family& family = model::family_of(config);
+  const std::vector<std::int64_t> tokens(kPrompt, 7);
+  std::int64_t measured = 0;
+  for (const bool is_warm : {false, true}) {  // the first run includes LibTorch's caches
+    const std::int64_t before = metrics::memory_use().current;
+    metrics::restart_peak();
+    const auto generator = family.make_generator(config, weights);
+    (void)generator->read_prompt(tokens);
+    if (is_warm) measured = metrics::memory_use().peak - before;
+  }
+  return fmt::format(
+      "{} {}\n",
+      family.generator_bytes(config, dtype, kPrompt) + family.prompt_bytes(config, dtype, kPrompt),
+      measured);
+}
+
+// As kMeasure. Each word of the argument is a dtype.
+const testing::RankProgram kMeasurePrompts("measure prompts", [](comm::World&,
+                                                                 const std::string& text) {
+  metrics::install_counting_allocator();
+  std::string found;
+  std::istringstream words(text);
+  for (int dtype = 0; words >> dtype;) found += measure_prompt(static_cast<at::ScalarType>(dtype));
+  return found;
+});
+
+TEST_CASE("A generator predicts its memory for reading a long prompt") {
+  const std::vector<at::ScalarType> dtypes{at::kFloat, at::kDouble, at::kBFloat16};
+  std::string words;
+  for (const at::ScalarType dtype : dtypes) words += fmt::format("{} ", static_cast<int>(dtype));
+  const auto outcome = testing::on_processes("measure prompts", {.size = 1, .argument = words})[0];
+  INFO(outcome.standard_error << outcome.text);
+  REQUIRE(outcome.status == 0);
+  std::istringstream numbers(outcome.text);
+  for (const at::ScalarType dtype : dtypes) {
+    std::int64_t predicted = 0;
+    std::int64_t measured = 0;
+    REQUIRE(numbers >> predicted >> measured);
+    check(c10::toString(dtype), predicted, measured);
   }
 }
 
