@@ -92,15 +92,17 @@ at::Tensor token_losses(const at::Tensor& normed, const at::Tensor& weight,
                         const BlockContext& context) {
   TensorAxis whole;
   TensorAxis& axis = vocabulary.is_split() ? context.tensor_axis : whole;
-  const at::Tensor x = axis.replicated(normed).reshape({-1, normed.size(2)});    // (B*T, D)
-  const at::Tensor logits = column_linear(x, weight, {}, normed.scalar_type());  // (B*T, V/tp)
+  const at::Tensor x = axis.replicated(normed).reshape({-1, normed.size(2)});  // (B*T, D)
+  at::Tensor logits = column_linear(x, weight, {}, normed.scalar_type());      // (B*T, V/tp)
+  const bool is_fused = rows.is_fused && !vocabulary.is_split();
+  if (!is_fused) logits = widened(logits);
   if (context.tap) {
     context.report("logits",
                    widened(logits).view({normed.size(0), normed.size(1), vocabulary.size}));
   }
   const at::Tensor targets = context.targets.reshape(-1);
   const at::Tensor losses = vocabulary.is_split()
-                                ? axis.cross_entropy(widened(logits), targets, vocabulary.first)
+                                ? axis.cross_entropy(logits, targets, vocabulary.first)
                                 : rows.cross_entropy(logits, targets);
   return losses.view({normed.size(0), normed.size(1)});
 }

@@ -135,12 +135,14 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
   const std::int64_t statistics = rows * wide;
   const std::int64_t logsumexp = rows * slice_.heads * wide;
   const bool repeats = slice_.heads != slice_.kv_heads;
-  // Rotated queries and repeated keys and values, the output twice (as computed and joined).
+  // Rotated queries and repeated keys and values; the output, with plain kernels twice (as computed
+  // and joined).
+  const std::int64_t queries = (rows_.is_fused ? 2 : 3) * query;
   const std::int64_t repeated_keys = repeats ? 2 * query : 2 * key;
   const std::int64_t copied_keys = repeats ? 2 * query : 0;
   const std::int64_t head_norms =
       sizes.norms_heads ? query + key + rows * (slice_.heads + slice_.kv_heads) * wide : 0;
-  const std::int64_t attention = 3 * query + repeated_keys + logsumexp + head_norms;
+  const std::int64_t attention = queries + repeated_keys + logsumexp + head_norms;
   BlockMemory memory{.output = row};
   memory.saved = attention + 3 * hidden + 3 * row + 2 * statistics;
   const std::int64_t dropped = shape.training && sizes.dropout > 0 ? row : 0;
@@ -148,16 +150,16 @@ BlockMemory LlamaLayer::memory(const BatchShape& shape) const {
   // In the MLP, while attention is computed, and with its output.
   memory.forward_without_graph =
       std::max({3 * row + 3 * hidden, row + 2 * (query + key) + copied_keys + logsumexp,
-                2 * row + 3 * query + 2 * key});
+                2 * row + queries + 2 * key});
   // A weight's gradient lives until it is added. Of a weight that every rank holds whole, there are
   // two copies while it is summed over ranks.
   const std::int64_t weight =
       std::max(slice_.intermediate, slice_.heads * sizes.head_dim) * sizes.width * low;
   const std::int64_t summed =
       slice_.splits_kv ? 0 : sizes.kv_heads * sizes.head_dim * sizes.width * (low + wide);
-  // At SwiGLU, four more values of the MLP, less its output, which is free by then; at attention, the
+  // At SwiGLU, three more values of the MLP, less its output, which is free by then; at attention, the
   // gradients of queries, keys and values, when all values of the MLP are.
-  memory.backward = memory.saved + std::max({3 * hidden, 3 * query - row - 3 * hidden,
+  memory.backward = memory.saved + std::max({2 * hidden, 3 * query - row - 3 * hidden,
                                              hidden + weight, summed - 3 * hidden + 2 * row});
   if (slice_.place.is_whole()) return memory;
   add_widened_memory(memory, shape,
