@@ -205,7 +205,7 @@ MUTATIONS = [
              "saved[0], saved[1], -1)", "saved[0], saved[1], 1)", "unit_tests"),
     Mutation("a norm's weight that learns from the first rows alone", "model/transformer/internal/fused_rows.cpp",
              "block < blocks; ++block", "block < 1; ++block", "unit_tests"),
-    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "weight > heaviest ? weight : 0", "weight > 0 ? weight : 0",
+    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "weight > heaviest)", "weight > 0)",
              "unit_tests"),
 ]
 
