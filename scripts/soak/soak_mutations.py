@@ -27,6 +27,7 @@ class Mutation(NamedTuple):
     before: str
     after: str
     program: str  # whose tests are to notice
+    through: str = ""  # of a header: the source under lib/dtrain that is compiled with it
 
 
 MUTATIONS = [
@@ -120,7 +121,7 @@ MUTATIONS = [
     Mutation("an overflow that leaves the scale alone", "optim/grad_scaler.cpp", "state[kScale] = std::max(state[kScale] / 2, kSmallestScale);", "", "unit_tests"),
     Mutation("bfloat16 gradients that are summed in bfloat16", "param/parameter_use.h",
              "view.add_(grad);",
-             "view.copy_(view.to(grad.scalar_type()) + grad);", "parity_tests"),
+             "view.copy_(view.to(grad.scalar_type()) + grad);", "parity_tests", through="parallel/engine/internal/block_runner.cpp"),
     Mutation("a free before the backward that uses the unit", "parallel/data/internal/unit_schedule.cpp",
              "compute_index_[residency.last] + 1 == compute_index_[action]", "false", "unit_tests"),
     Mutation("a prefetch beyond the limit", "parallel/data/internal/unit_schedule.cpp", "taken >= options_.limit_gathers",
@@ -131,7 +132,7 @@ MUTATIONS = [
     Mutation("decay on everything", "optim/internal/optimizer.cpp", ".decay ? weight_decay : 0.0",
              ".decay ? weight_decay : weight_decay", "unit_tests"),
     Mutation("an update that rounds a product and a sum at once", "optim/update_element.h", "f.beta1 * first + f.first_gain * g;",
-             "std::fma(f.beta1, first, f.first_gain * g);", "unit_tests"),
+             "std::fma(f.beta1, first, f.first_gain * g);", "unit_tests", through="optim/internal/update_rules.cpp"),
     Mutation("state with the weights in a moment's place", "parallel/engine/whole_model.cpp", "*part.arena, state);",
              "parameters_.masters(), state);", "unit_tests"),
     Mutation("an update of offloaded values that is not brought back", "parallel/engine/internal/updater.cpp",
@@ -205,7 +206,7 @@ MUTATIONS = [
              "saved[0], saved[1], -1)", "saved[0], saved[1], 1)", "unit_tests"),
     Mutation("a norm's weight that learns from the first rows alone", "model/transformer/internal/fused_rows.cpp",
              "block < blocks; ++block", "block < 1; ++block", "unit_tests"),
-    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "weight > heaviest)", "weight > 0)",
+    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "remove_up_to(interval_of.heaviest(last), weights);", "",
              "unit_tests"),
 ]
 
@@ -214,10 +215,20 @@ def run_in_build(command):
     subprocess.run(command, cwd=BUILD, check=True, stdout=subprocess.DEVNULL)
 
 
-def compile_mutant(database, original, mutant, target):
+def compile_mutant(database, mutation, text, folder):
+    """Compiles the changed text to folder/mutant.o."""
+    original = SOURCE / "lib/dtrain" / (mutation.through or mutation.file)
     words = shlex.split(database[str(original)])
-    words[words.index("-o") + 1] = str(target)
-    words[words.index("-c") + 1] = str(mutant)
+    words[words.index("-o") + 1] = str(folder / "mutant.o")
+    if mutation.through:
+        header = folder / "include/dtrain" / mutation.file
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(text)
+        words.insert(1, f"-I{folder}/include")
+    else:
+        source = folder / "mutant.cpp"
+        source.write_text(text)
+        words[words.index("-c") + 1] = str(source)
     # Changed code may leave something unused.
     run_in_build(words + ["-Wno-error", "-w", f"-I{original.parent}"])
 
@@ -253,14 +264,13 @@ def try_mutation(mutation, database, folder):
     if mutation.before not in text:
         print(f"STALE     {mutation.name}: {mutation.file} has no '{mutation.before}'", flush=True)
         return False
-    source, mutant, program = folder / "mutant.cpp", folder / "mutant.o", folder / "program"
-    source.write_text(text.replace(mutation.before, mutation.after, 1))
+    program = folder / "program"
     try:
-        compile_mutant(database, original, source, mutant)
+        compile_mutant(database, mutation, text.replace(mutation.before, mutation.after, 1), folder)
     except subprocess.CalledProcessError:
         print(f"STALE     {mutation.name}: the changed {mutation.file} does not compile", flush=True)
         return False
-    link_mutant(mutation.program, mutant, program)
+    link_mutant(mutation.program, folder / "mutant.o", program)
     names = failed_tests(program)
     print(f"{'noticed ' if names else 'SURVIVED'}  {mutation.name} ({mutation.program})", flush=True)
     for name in names:
@@ -272,9 +282,11 @@ def main():
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     database = {entry["file"]: entry["command"]
                 for entry in json.loads((BUILD / "compile_commands.json").read_text())}
-    with tempfile.TemporaryDirectory(prefix="dtrain-mutations-") as folder:
-        results = [try_mutation(mutation, database, pathlib.Path(folder))
-                   for mutation in MUTATIONS if word in mutation.name]
+    results = []
+    for mutation in MUTATIONS:
+        if word in mutation.name:
+            with tempfile.TemporaryDirectory(prefix="dtrain-mutations-") as folder:
+                results.append(try_mutation(mutation, database, pathlib.Path(folder)))
     print(f"{sum(results)} of {len(results)} mutations noticed")
     return 0 if all(results) else 1
 

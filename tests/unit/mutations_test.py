@@ -16,6 +16,7 @@ class Mutations(unittest.TestCase):
             text = (SOURCE / "lib" / "dtrain" / mutation.file).read_text()
             self.assertEqual(text.count(mutation.before), 1, f"{mutation.name}: {mutation.file}: '{mutation.before}'")
             self.assertNotEqual(mutation.before, mutation.after)
+            self.assertEqual(bool(mutation.through), mutation.file.endswith(".h"), mutation.name)
 
 
 if __name__ == "__main__":

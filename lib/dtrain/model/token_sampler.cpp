@@ -138,24 +138,36 @@ class Intervals {
  public:
   static constexpr std::size_t kCount = 4096;
 
-  explicit Intervals(double lightest) : lightest_(lightest) {
-    while ((highest_ - std::bit_cast<std::uint64_t>(lightest)) >> shift_ >= kCount) ++shift_;
+  explicit Intervals(double lightest) : lightest_(std::bit_cast<std::uint64_t>(lightest)) {
+    while ((kHighest - lightest_) >> shift_ >= kCount) ++shift_;
   }
 
-  // Without a branch, which half the tokens would mispredict. Lighter weights are in the last interval.
+  // Lighter weights are in the last interval. Integers are compared because the result of comparing
+  // half the weights is unpredictable: it must not become a branch.
   [[nodiscard]] std::size_t operator()(double weight) const {
-    return (highest_ - std::bit_cast<std::uint64_t>(std::max(weight, lightest_))) >> shift_;
+    return (kHighest - std::max(std::bit_cast<std::uint64_t>(weight), lightest_)) >> shift_;
   }
   // The heaviest weight of an interval.
   [[nodiscard]] double heaviest(std::size_t interval) const {
-    return std::bit_cast<double>(highest_ - (interval << shift_));
+    return std::bit_cast<double>(kHighest - (interval << shift_));
   }
 
  private:
-  double lightest_;
-  std::uint64_t highest_ = std::bit_cast<std::uint64_t>(1.0);
+  static constexpr auto kHighest = std::bit_cast<std::uint64_t>(1.0);
+
+  std::uint64_t lightest_;
   int shift_ = 0;
 };
+
+// Sets weights up to `bound` to 0; without a branch, as above.
+void remove_up_to(double bound, std::span<double> weights) {
+  for (double& weight : weights) {
+    const auto bits = std::bit_cast<std::uint64_t>(weight);
+    const std::uint64_t mask =
+        0 - static_cast<std::uint64_t>(bits > std::bit_cast<std::uint64_t>(bound));
+    weight = std::bit_cast<double>(bits & mask);
+  }
+}
 
 // Sets the weights of all tokens to 0, except those of the most likely ones whose weights first sum
 // to at least top_p of the total. weights: 1 for the most likely token. Only tokens of the interval
@@ -183,8 +195,7 @@ void keep_nucleus(std::span<const double> logits, double top_p, std::span<double
     kept.push_back(weights[between[kept.size()]]);
     sum += kept.back();
   }
-  const double heaviest = interval_of.heaviest(last);
-  for (double& weight : weights) weight *= static_cast<double>(weight > heaviest);  // no branch
+  remove_up_to(interval_of.heaviest(last), weights);
   for (std::size_t i = 0; i < kept.size(); ++i) weights[between[i]] = kept[i];
 }
 
