@@ -17,11 +17,6 @@
 namespace dtrain::testing::transformer_test {
 namespace {
 
-// The kernels of a model: each family runs with both.
-config::Kernels kernels_of(bool ties_embeddings) {
-  return ties_embeddings ? config::Kernels::fused : config::Kernels::plain;
-}
-
 // Six heads of queries for two of keys; four layers for four stages; an MLP and a vocabulary of sizes
 // that neither two, three nor six ranks divide.
 config::Config llama_config(bool ties_embeddings, double dropout = 0.1) {
@@ -41,7 +36,6 @@ config::Config llama_config(bool ties_embeddings, double dropout = 0.1) {
                                         .tie_embeddings = ties_embeddings},
       .vocab = 257,
       .dropout = dropout};
-  config.machine.kernels = kernels_of(ties_embeddings);
   return laid_out(config, 1, 1);
 }
 
@@ -57,7 +51,6 @@ config::Config gpt2_config(bool is_whole_gpt2, double dropout = 0.1) {
                                                    .tie_head = is_whole_gpt2},
                   .vocab = 257,
                   .dropout = dropout};
-  config.machine.kernels = kernels_of(is_whole_gpt2);
   return laid_out(config, 1, 1);
 }
 

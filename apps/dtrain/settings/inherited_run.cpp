@@ -176,8 +176,9 @@ config::Config evaluation_settings(const std::string& run) {
   settings.machine.param_dtype = machine.param_dtype;
   settings.machine.buffer_dtype = machine.buffer_dtype;
   // Automatic instead of fused: the evaluating device may not have fused kernels.
-  const bool is_fused = machine.kernels == config::Kernels::fused;
-  settings.machine.kernels = is_fused ? config::Kernels::automatic : machine.kernels;
+  const config::Kernels kernels = config::kernels_of(saved);
+  const bool is_fused = kernels == config::Kernels::fused;
+  settings.machine.kernels = is_fused ? config::Kernels::automatic : kernels;
   settings.machine.attention = machine.attention;
   settings.machine.matmul_precision = machine.matmul_precision;
   return settings;

@@ -144,6 +144,7 @@ ResumedSettings resume_settings(const CommandLine& command_line, const LoadedSet
   SavedRun saved = run.saved;
   reset_start_settings(saved.requested, given.config.checkpoint);
   keep_rates(saved.requested.train, saved.resolved.train);
+  saved.requested.machine.kernels = kernels_of(saved);
   std::string changed;
   if (given.gives("layout.strategy")) {
     saved.requested.layout = {};

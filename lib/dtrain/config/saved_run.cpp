@@ -71,6 +71,13 @@ std::string config_file_text(const Config& resolved, const StartRecord& record) 
   return object.dump(2) + "\n";
 }
 
+Kernels kernels_of(const SavedRun& saved) {
+  const MachineConfig& resolved = saved.resolved.machine;
+  const bool was_plain = resolved.device.is_cpu() && resolved.kernels == Kernels::plain;
+  const Kernels requested = saved.requested.machine.kernels;
+  return requested == Kernels::automatic && was_plain ? Kernels::plain : requested;
+}
+
 SavedRun read_saved_run(const std::string& path) {
   LoadedSettings requested;
   try {

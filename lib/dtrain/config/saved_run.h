@@ -54,6 +54,10 @@ struct SavedRun {
   std::int64_t ranks = 0;  ///< of the latest start; 0 if unknown
 };
 
+/// Returns the kernels with which to continue a run whose command does not choose: `plain` if the run
+/// has computed with them on a CPU, although `auto` may mean fused kernels by now.
+[[nodiscard]] Kernels kernels_of(const SavedRun& saved);
+
 /// Throws: Error{usage} naming the file, as for a configuration file.
 [[nodiscard]] SavedRun read_saved_run(const std::string& path);
 

@@ -131,5 +131,10 @@ void logits_backward(const L* __restrict logits, const LogSum<W>& sum, W gradien
   d_logits[target] = narrowed<S>(gradient * share - gradient);
 }
 
+template <typename W>
+void add(const W* __restrict from, W* __restrict to, long count) {
+  for (long i = 0; i < count; ++i) to[i] += from[i];
+}
+
 }  // namespace
 }  // namespace dtrain::kernels

@@ -1,4 +1,4 @@
-// The element types of row kernels, as seen by code on tensors.
+// The element types of row kernels, for code that uses LibTorch.
 #pragma once
 
 #include <c10/core/ScalarType.h>

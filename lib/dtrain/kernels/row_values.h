@@ -1,4 +1,4 @@
-// Values of element-wise kernels that their callers share.
+// Types that row kernels and their callers share.
 #pragma once
 
 namespace dtrain::kernels {

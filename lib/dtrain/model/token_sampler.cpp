@@ -54,7 +54,7 @@ double uniform(std::uint64_t seed, std::int64_t index) {
 }
 
 // Ascending ids of the tokens that may be sampled.
-using Positions = std::vector<std::uint32_t>;
+using TokenIds = std::vector<std::uint32_t>;
 
 constexpr std::size_t kLanes = 16;  // of partial sums
 
@@ -121,9 +121,9 @@ class Likeliest {
 };
 
 // The ids of the top_k most likely tokens, in ascending order.
-Positions likeliest_tokens(std::span<const double> logits, std::size_t top_k) {
+TokenIds likeliest_tokens(std::span<const double> logits, std::size_t top_k) {
   Likeliest likeliest(logits, top_k);
-  Positions tokens;
+  TokenIds tokens;
   tokens.reserve(top_k);
   for (std::uint32_t token = 0; token < logits.size(); ++token) {
     if (likeliest.takes(logits[token])) tokens.push_back(token);
@@ -184,7 +184,7 @@ void keep_nucleus(std::span<const double> logits, double top_p, std::span<double
   double sum = 0;  // of the weights before interval `last`
   while (last + 1 < Intervals::kCount && sum + sums[last] < wanted) sum += sums[last++];
 
-  std::vector<std::uint32_t> between;  // the tokens of interval `last`
+  TokenIds between;  // the tokens of interval `last`
   for (std::uint32_t token = 0; token < weights.size(); ++token) {
     if (interval_of(weights[token]) == last) between.push_back(token);
   }
@@ -226,7 +226,7 @@ std::int64_t TokenSampler::sample(const at::Tensor& logits, std::int64_t index) 
   if (top_k == 0 || top_k >= values.size()) {
     return static_cast<std::int64_t>(sample_position(wide_, highest, index));
   }
-  const Positions tokens = likeliest_tokens(values, top_k);
+  const TokenIds tokens = likeliest_tokens(values, top_k);
   std::vector<double> kept;
   kept.reserve(tokens.size());
   for (const std::uint32_t token : tokens) kept.push_back(values[token]);

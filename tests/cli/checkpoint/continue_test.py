@@ -131,6 +131,15 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", self.run_with(saved, "mesh"), "--resume", "auto", "--print-config")
         assert_names(result.stderr, "--strategy ddp", "3d", "1 rank")
 
+    def test_a_run_keeps_plain_kernels_even_if_auto_would_choose_fused_ones_now(self):
+        saved = self.config(self.whole)
+        self.assertEqual((saved["machine"]["kernels"], saved["resolved"]["machine"]["kernels"]), ("auto", "fused"))
+        saved["resolved"]["machine"]["kernels"] = "plain"
+        run = self.run_with(saved, "plain")
+        for flags, kernels in (((), "plain"), (("--kernels", "fused"), "fused"), (("--kernels", "auto"), "fused")):
+            result = self.command("--run-dir", run, "--resume", "auto", *flags, "--print-config")
+            self.assertEqual(json.loads(result.stdout)["machine"]["kernels"], kernels)
+
     def test_moved_data_is_reported_as_a_setting_of_the_run(self):
         saved = self.config(self.whole)
         saved["data"]["train"] = saved["resolved"]["data"]["train"] = "/nix/text.txt"

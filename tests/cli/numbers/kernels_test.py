@@ -131,6 +131,7 @@ class Kernels(FolderTest):
         for flags, parts in ((("--kernels", "fused", "--dtype", "float16"), ("--kernels fused", "float16", "--kernels plain")),
                              (("--kernels", "plain", "--recompute", "gates"), ("--recompute gates", "--kernels fused", "--recompute level")),
                              (("--dtype", "float16", "--recompute", "gates"), ("--recompute gates", "float16")),
+                             (("--model", "llama", "--recompute", "gates"), ("--recompute gates", "--model llama", "--recompute level")),
                              (("--kernels", "plain", "--compile"), ("--compile", "--kernels plain")),
                              (("--attention", "chunked:0"), ("--attention", "chunked:C")),
                              (("--attention", "linear"), ("--attention", "found \"linear\""))):

@@ -50,6 +50,7 @@ class Conflicts(FolderTest):
                 ({"machine.dtype": "float64"}, "--param-dtype float32", {"machine.dtype": "float32"}),
                 ({"machine.kernels": "fused"}, "--dtype float16", {"machine.kernels": "plain"}),
                 ({"machine.recompute": "gates"}, "--kernels plain", {"machine.recompute": "none"}),
+                ({"machine.recompute": "gates"}, "--model llama", {"machine.recompute": "none"}),
                 ({"machine.kernels": "plain"}, "--recompute gates", {"machine.kernels": "fused"}),
                 ({"machine.kernels": "plain"}, "--compile", {"machine.kernels": "fused"}),
                 ({"layout.strategy": "dp", "layout.local_ranks": 3}, "--devices cpu,cpu", {"layout.local_ranks": 2})):

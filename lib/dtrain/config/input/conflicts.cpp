@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/resolve/resolve.h"
 #include "dtrain/config/values/data_mixture.h"
@@ -97,7 +98,8 @@ bool has_plain_kernels(const Config& c) {
 }
 
 bool runs_gates_again(const Config& c) {
-  return c.machine.recompute.kind == RecomputeSetting::Kind::gates && has_plain_kernels(c);
+  return c.machine.recompute.kind == RecomputeSetting::Kind::gates &&
+         (has_plain_kernels(c) || family_of(c.model).fused_kernels != FusedKernels::layers);
 }
 
 bool compiles_plain_kernels(const Config& c) {
@@ -198,6 +200,7 @@ constexpr Conflict kConflicts[] = {
     {{"machine.recompute"}, "machine.kernels", runs_gates_again},
     {{"machine.compile"}, "machine.kernels", compiles_plain_kernels},
     {kKernelKeys, "machine.recompute", runs_gates_again},
+    {{"model.name"}, "machine.recompute", runs_gates_again},
     {kKernelKeys, "machine.compile", compiles_plain_kernels},
     {{"machine.device"}, "machine.offload", offloads_to_disk_of_device},
     {{"machine.offload"}, "machine.device", offloads_to_disk_of_device},

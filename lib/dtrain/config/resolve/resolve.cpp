@@ -188,8 +188,8 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   if (machine.recompute.kind != RecomputeSetting::Kind::gates) return;
   if (family_of(model).fused_kernels != FusedKernels::layers) {
     fail(ErrorKind::usage,
-         "--recompute gates cannot be combined with --model {}, which has no gates: use "
-         "--recompute level",
+         "--recompute gates cannot be combined with --model {}: only bdh has it; use --recompute "
+         "level",
          model.name);
   }
   if (machine.kernels != Kernels::fused) {

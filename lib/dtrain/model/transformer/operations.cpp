@@ -16,7 +16,7 @@ namespace {
 enum class DropoutPlace : std::int64_t { attention = 0, mlp = 1 };
 constexpr std::int64_t kDropoutsPerLayer = 2;
 
-std::int64_t dropout_level(std::int64_t layer, DropoutPlace place) {
+std::int64_t dropout_index(std::int64_t layer, DropoutPlace place) {
   return kDropoutsPerLayer * layer + static_cast<std::int64_t>(place);
 }
 
@@ -36,8 +36,8 @@ BlockMemory fused_losses_memory(const BatchShape& shape, std::int64_t width, std
 }  // namespace
 
 std::string describe_kernels(config::Kernels kernels) {
-  return kernels == config::Kernels::fused ? "fused, attention of LibTorch"
-                                           : "plain, fused attention of LibTorch";
+  return kernels == config::Kernels::fused ? "fused; attention by LibTorch"
+                                           : "plain; attention by LibTorch";
 }
 
 std::vector<ReportedValue> stream_values(const config::ModelConfig& config, std::int64_t rows,
@@ -50,13 +50,13 @@ std::vector<ReportedValue> stream_values(const config::ModelConfig& config, std:
   return values;
 }
 
-std::int64_t embedding_dropout_level(std::int64_t layers) { return kDropoutsPerLayer * layers; }
+std::int64_t embedding_dropout_index(std::int64_t layers) { return kDropoutsPerLayer * layers; }
 
-at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t level,
+at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t index,
                    const BlockContext& context) {
   if (!context.training || probability == 0) return x;
   const DropoutOffsets place{
-      .seed = context.seed, .level = level, .first_sample = context.first_sample};
+      .seed = context.seed, .level = index, .first_sample = context.first_sample};
   return dropout(x.contiguous().unsqueeze(0), probability, place).squeeze(0);
 }
 
@@ -65,9 +65,9 @@ at::Tensor residual_layer(const at::Tensor& x, const ResidualLayer& layer,
                           const std::function<at::Tensor(const at::Tensor&)>& attention,
                           const std::function<at::Tensor(const at::Tensor&)>& mlp) {
   const at::Tensor h = x + dropped(attention(x), layer.dropout,
-                                   dropout_level(layer.index, DropoutPlace::attention), context);
+                                   dropout_index(layer.index, DropoutPlace::attention), context);
   const at::Tensor out =
-      h + dropped(mlp(h), layer.dropout, dropout_level(layer.index, DropoutPlace::mlp), context);
+      h + dropped(mlp(h), layer.dropout, dropout_index(layer.index, DropoutPlace::mlp), context);
   context.report(fmt::format("act.layer{}.out", layer.index), out);
   return out;
 }

@@ -23,16 +23,16 @@ namespace dtrain::model {
 [[nodiscard]] std::vector<ReportedValue> stream_values(const config::ModelConfig& config,
                                                        std::int64_t rows, std::int64_t length);
 
-/// The level of the embedding's dropout, which follows those of the layers (dropout.h).
-[[nodiscard]] std::int64_t embedding_dropout_level(std::int64_t layers);
+/// The index of the embedding's dropout, after those of the layers (DropoutOffsets::level).
+[[nodiscard]] std::int64_t embedding_dropout_index(std::int64_t layers);
 
 /// Applies dropout in training. x is equal on all ranks of the tensor axis.
 ///
 /// Shapes: x (B, T, D); returns the same.
-[[nodiscard]] at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t level,
+[[nodiscard]] at::Tensor dropped(const at::Tensor& x, double probability, std::int64_t index,
                                  const BlockContext& context);
 
-/// What residual_layer needs to know of a layer.
+/// Arguments of residual_layer.
 struct ResidualLayer {
   std::int64_t index = 0;
   double dropout = 0;  ///< probability

@@ -15,7 +15,7 @@ struct RotaryTable {
 };
 
 /// Differentiable operations. Shapes and dtypes of results are those of the first input, unless
-/// stated otherwise.
+/// stated otherwise. Weights and tables are contiguous; other inputs may have any strides.
 struct RowOperations {
   bool is_fused;
 
@@ -48,8 +48,8 @@ struct RowOperations {
 
 /// Returns one of two implementations, which agree to rounding: `plain` calls LibTorch's operators, on
 /// every device; `fused` makes one pass over memory per operation, forward and backward, on the CPU
-/// in float32, float64 and bfloat16. The bits of `fused` depend neither on the number of threads
-/// nor on the CPU.
+/// in float32, float64 and bfloat16. The bits of `fused` do not depend on the number of threads, nor,
+/// except for the C library's logarithm in float64 losses, on the CPU.
 [[nodiscard]] const RowOperations& row_operations(config::Kernels kernels);
 
 }  // namespace dtrain::model

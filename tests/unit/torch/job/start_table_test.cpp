@@ -7,6 +7,8 @@
 #include <sstream>
 
 #include "dtrain/config/bdh/settings.h"
+#include "dtrain/config/gpt2/settings.h"
+#include "dtrain/config/llama/settings.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/metrics/tensor_memory.h"
@@ -273,6 +275,22 @@ TEST_CASE("The reproducibility class names exactly what equal bits depend on") {
   CHECK(reproducibility_class(config, {.text = "AVX512/AMD:avx512"}) != text);
   CHECK(reproducibility_class(config, {.text = "rank 1 has A", .are_mixed = true})
             .starts_with("none"));
+}
+
+TEST_CASE(
+    "Bits of fused kernels depend on threads in transformers, whose products LibTorch computes") {
+  config::Config config = testing::with_dtypes(mini(1, 2));
+  config.machine.kernels = config::Kernels::fused;
+  const auto names_threads = [&] {
+    return reproducibility_class(config, kCpus).find("threads=") != std::string::npos;
+  };
+  CHECK_FALSE(names_threads());
+  config.model.name = "llama";
+  config.model.family = config::llama::Settings{};
+  CHECK(names_threads());
+  config.model.name = "gpt2";
+  config.model.family = config::gpt2::Settings{};
+  CHECK(names_threads());
 }
 
 using Change = std::function<void(config::Config&)>;

@@ -164,49 +164,57 @@ TEST_CASE("The bits of fused row operations do not depend on threads") {
   }
 }
 
-// All results of one table on rows of an odd length.
-std::vector<float> results_of(const TransformerRows<float, float>& rows) {
+// All results of one table on rows of an odd length, whose bits are compared.
+template <typename S, typename W>
+at::Tensor results_of(const TransformerRows<S, W>& rows) {
   constexpr long kCount = 77;
-  constexpr auto kSize = static_cast<std::size_t>(kCount);
-  const at::Tensor values = testing::values_of(3, 4 * kCount, at::kFloat).clamp(-20, 20);
-  const float* x = values.const_data_ptr<float>();
-  const float* y = x + kCount;
-  const float* z = y + kCount;
-  std::vector<float> all;
-  std::vector<float> a(kSize);
-  std::vector<float> b(kSize);
-  const auto take = [&] {
-    all.insert(all.end(), a.begin(), a.end());
-    all.insert(all.end(), b.begin(), b.end());
+  constexpr at::ScalarType kType = sizeof(S) == 2   ? at::kBFloat16
+                                   : sizeof(S) == 4 ? at::kFloat
+                                                    : at::kDouble;
+  const at::Tensor values = testing::values_of(3, 3 * kCount, at::kDouble).clamp(-20, 20).to(kType);
+  const auto* x = static_cast<const S*>(values.const_data_ptr());
+  const S* y = x + kCount;
+  const S* z = y + kCount;
+  std::vector<at::Tensor> all;
+  const auto out = [&](at::ScalarType type) {
+    all.push_back(at::zeros({kCount}, type));
+    return all.back().mutable_data_ptr();
   };
-  all.push_back(rows.rms_norm(x, y, kEpsilon, a.data(), kCount));
-  take();
-  rows.rms_norm_backward(z, x, y, 0.37F, a.data(), b.data(), kCount);
-  take();
-  rows.rotate_halves(x, y, z, -1, a.data(), kCount / 2);
-  rows.swiglu(x, y, b.data(), kCount);
-  take();
-  rows.swiglu_backward(z, x, y, a.data(), b.data(), kCount);
-  take();
-  rows.gelu(x, a.data(), kCount);
-  rows.gelu_backward(y, x, b.data(), kCount);
-  take();
-  const auto sum = rows.log_sum_exp(x, kCount);
-  all.push_back(sum.top);
-  all.push_back(sum.log_sum);
-  rows.logits_backward(x, sum, 0.5F, 5, a.data(), kCount);
-  rows.add(x, b.data(), kCount);
-  take();
-  return all;
+  const auto low = [&] { return static_cast<S*>(out(kType)); };
+  const auto wide = [&] {
+    return static_cast<W*>(out(sizeof(W) == sizeof(float) ? at::kFloat : at::kDouble));
+  };
+  *wide() = rows.rms_norm(x, y, kEpsilon, low(), kCount);
+  rows.rms_norm_backward(z, x, y, static_cast<W>(0.37), low(), wide(), kCount);
+  rows.rotate_halves(x, y, z, -1, low(), kCount / 2);
+  rows.swiglu(x, y, low(), kCount);
+  S* d_gate = low();
+  rows.swiglu_backward(z, x, y, d_gate, low(), kCount);
+  rows.gelu(x, low(), kCount);
+  rows.gelu_backward(y, x, low(), kCount);
+  const kernels::LogSum<W> sum = rows.log_sum_exp(x, kCount);
+  W* sums = wide();
+  sums[0] = sum.top;
+  sums[1] = sum.log_sum;
+  rows.logits_backward(x, sum, static_cast<W>(0.5), 5, low(), kCount);
+  rows.add(sums, wide(), kCount);
+  for (at::Tensor& each : all) each = each.to(at::kDouble);  // exact
+  return at::cat(all);
+}
+
+template <typename S, typename W>
+void check_sets(const TransformerRows<S, W>& baseline, const TransformerRows<S, W>& avx2,
+                const TransformerRows<S, W>& avx512) {
+  const at::Tensor expected = results_of(baseline);
+  const kernels::InstructionSet best = kernels::instruction_set();
+  if (best >= kernels::InstructionSet::avx2) CHECK(at::equal(results_of(avx2), expected));
+  if (best >= kernels::InstructionSet::avx512) CHECK(at::equal(results_of(avx512), expected));
 }
 
 TEST_CASE("The bits of fused row operations do not depend on the instruction set") {
-  const auto expected = results_of(kFloatTransformerBaseline);
-  const kernels::InstructionSet best = kernels::instruction_set();
-  if (best >= kernels::InstructionSet::avx2) CHECK(results_of(kFloatTransformerAvx2) == expected);
-  if (best >= kernels::InstructionSet::avx512) {
-    CHECK(results_of(kFloatTransformerAvx512) == expected);
-  }
+  check_sets(kFloatTransformerBaseline, kFloatTransformerAvx2, kFloatTransformerAvx512);
+  check_sets(kDoubleTransformerBaseline, kDoubleTransformerAvx2, kDoubleTransformerAvx512);
+  check_sets(kBfloat16TransformerBaseline, kBfloat16TransformerAvx2, kBfloat16TransformerAvx512);
 }
 
 TEST_CASE("Fused activations and their gradients stay finite at large inputs and propagate NaN") {

@@ -46,8 +46,8 @@ constexpr Setting kMachineSettings[] = {
      kEngine, FIELD(machine.reduction), one_of(kReductions), kReported},
     {"machine.kernels", "--kernels", "NAME", "",
      "implementation of the layers; fused: fused kernels with a hand-written backward pass, on the "
-     "CPU, in float32, float64 or bfloat16 (in a transformer all but matrix products, attention "
-     "and LayerNorm); plain: LibTorch operators and autograd; auto: fused where available",
+     "CPU, in float32, float64 or bfloat16 (in a transformer RMSNorm, RoPE, SwiGLU, GELU and "
+     "losses); plain: LibTorch operators and autograd; auto: fused where available",
      kEngine | kEvaluate, FIELD(machine.kernels), one_of(kKernels), kReported, kChangesBits},
     {"machine.attention", "--attention", "auto|full|chunked:C", "",
      "full: each position attends to all earlier ones, at a cost quadratic in --seq-len; "
@@ -87,8 +87,9 @@ constexpr Setting kMachineSettings[] = {
      "maximum wait for another rank (90s, 10m, 1:30:00)", kEngine,
      FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},
     {"machine.recompute", "--recompute", "none|gates|level|every:K|auto", "",
-     "activation checkpointing: recompute in the backward pass each layer's neurons (gates, with "
-     "fused kernels), each whole layer (level), groups of K layers of which only the first input "
+     "activation checkpointing: recompute in the backward pass each layer's neurons (gates, of BDH "
+     "with fused kernels), each whole layer (level), groups of K layers of which only the first "
+     "input "
      "is kept (every:K), or as few layers as --memory-limit allows (auto)",
      kEngine, FIELD(machine.recompute),
      syntax("none, gates, level, every:K (layers, at least 1) or auto"),

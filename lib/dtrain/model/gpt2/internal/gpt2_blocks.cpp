@@ -38,7 +38,7 @@ at::Tensor Gpt2Embedding::forward(const at::Tensor& ids, const BlockContext& con
   const at::Tensor rows = embedded(context.use(ids_[0]), ids, slice_.vocab, context);  // (B, T, D)
   const at::Tensor positions = context.use(ids_[1]).narrow(0, 0, ids.size(1));         // (T, D)
   const at::Tensor x = dropped(rows + positions, slice_.whole.dropout,
-                               embedding_dropout_level(slice_.whole.layers), context);
+                               embedding_dropout_index(slice_.whole.layers), context);
   context.report("act.embed", x);
   return x;
 }

@@ -30,7 +30,7 @@ at::Tensor for_queries(const at::Tensor& heads, const LlamaSlice& slice) {
 at::Tensor LlamaEmbedding::forward(const at::Tensor& ids, const BlockContext& context) {
   const at::Tensor rows = embedded(context.use(ids_[0]), ids, slice_.vocab, context);  // (B, T, D)
   const at::Tensor x =
-      dropped(rows, slice_.whole.dropout, embedding_dropout_level(slice_.whole.layers), context);
+      dropped(rows, slice_.whole.dropout, embedding_dropout_index(slice_.whole.layers), context);
   context.report("act.embed", x);
   return x;
 }

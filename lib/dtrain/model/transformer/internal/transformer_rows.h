@@ -11,7 +11,7 @@ namespace dtrain::model {
 /// position (kernels/row_loops.h).
 template <typename S, typename W>
 struct TransformerRows {
-  /// out = x * scale * weight, with x * scale rounded to S, where the result
+  /// out = x * scale * weight, with x * scale rounded to S. Returns
   /// scale = 1 / sqrt(mean(x²) + epsilon).
   W (*rms_norm)(const S* x, const S* weight, double epsilon, S* out, long count);
   /// Computes d_x, and adds the row's part of the weight's gradient to d_weight unless it is null.

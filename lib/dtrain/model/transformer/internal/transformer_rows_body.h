@@ -111,11 +111,6 @@ void gelu_backward(const S* __restrict d_out, const S* __restrict xs, S* __restr
   }
 }
 
-template <typename W>
-void add(const W* __restrict from, W* __restrict to, long count) {
-  for (long i = 0; i < count; ++i) to[i] += from[i];
-}
-
 template <typename S, typename W>
 constexpr TransformerRows<S, W> kTransformer{.rms_norm = rms_norm<S, W>,
                                              .rms_norm_backward = rms_norm_backward<S, W>,
@@ -126,7 +121,7 @@ constexpr TransformerRows<S, W> kTransformer{.rms_norm = rms_norm<S, W>,
                                              .gelu_backward = gelu_backward<S, W>,
                                              .log_sum_exp = kernels::log_sum_exp<S, W>,
                                              .logits_backward = kernels::logits_backward<S, S, W>,
-                                             .add = add<W>};
+                                             .add = kernels::add<W>};
 
 }  // namespace
 }  // namespace dtrain::model

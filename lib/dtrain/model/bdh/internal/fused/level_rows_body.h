@@ -123,11 +123,6 @@ void normalize_backward(W* __restrict gradient, const S* __restrict normalized, 
   }
 }
 
-template <typename W>
-void add(const W* __restrict from, W* __restrict to, long count) {
-  for (long i = 0; i < count; ++i) to[i] += from[i];
-}
-
 template <typename S, typename W>
 void narrow(const W* __restrict from, S* __restrict to, long count) {
   for (long i = 0; i < count; ++i) to[i] = narrowed<S>(from[i]);
@@ -143,7 +138,7 @@ constexpr LevelRows<S, W> kRows{.rectify = rectify<S, W>,
                                 .normalize_backward = normalize_backward<S, W>,
                                 .log_sum_exp = log_sum_exp<W, W>,
                                 .logits_backward = logits_backward<W, S, W>,
-                                .add = add<W>,
+                                .add = kernels::add<W>,
                                 .narrow = narrow<S, W>};
 
 }  // namespace
