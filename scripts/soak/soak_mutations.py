@@ -238,9 +238,8 @@ def link_mutant(program, mutant, target):
                               capture_output=True, text=True).stdout
     line = next(line for line in commands.splitlines() if f" -o bin/{program} " in line)
     words = shlex.split(next(part for part in line.split(" && ") if f" -o bin/{program} " in part))
-    place = words.index("-o")
-    words[place + 1] = str(target)
-    run_in_build(words[:place] + [str(mutant)] + words[place:])
+    words[words.index("-o") + 1] = str(target)
+    run_in_build(words[:1] + [str(mutant)] + words[1:])  # first, so that its inline functions are taken
 
 
 def failed_tests(program):
