@@ -23,7 +23,7 @@
 #include "dtrain/checkpoint/format/weight_file.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/hugging_face/config_file.h"
-#include "dtrain/config/hugging_face/unread_models.h"
+#include "dtrain/config/hugging_face/unsupported_models.h"
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::app {

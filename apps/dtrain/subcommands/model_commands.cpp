@@ -18,7 +18,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/hugging_face/config_file.h"
-#include "dtrain/config/hugging_face/unread_models.h"
+#include "dtrain/config/hugging_face/unsupported_models.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/config/schema/schema.h"

@@ -296,9 +296,14 @@ class Files(Case):
         for words, status in (("--data book.txt --run-dir run --init-from {}", CHECKPOINT), ("generate --from {}", CHECKPOINT),
                               ("evaluate --data book.txt --from {}", CHECKPOINT), ("checkpoint import {} folder", CHECKPOINT),
                               ("data prepare book.txt --output new.dtok --tokenizer {}", DATA)):
-            self.refused(words.format(name), name, "hf download", "--local-dir SmolLM2-135M", status=status)
+            for path in (name, name + "/"):
+                self.refused(words.format(path), path, f"hf download {name} --local-dir SmolLM2-135M", status=status)
             for path in ("gg", "gg/m.gguf"):
                 self.refused(words.format(path), "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf", status=status)
+        for path in ("runs/mini", "toks/sp.model", "final/model.safetensors", "a/m.bin", "a/m.pt", "a/m.gguf", "a/t.json", "a/t.dtok"):
+            self.refused(f"generate --from {path}", path, status=CHECKPOINT, without=["hf download"])
+            self.refused(f"data prepare book.txt --output new.dtok --tokenizer {path}", path, "SentencePiece", "tokenizer.json", status=DATA,
+                         without=["hf download", "GGUF"])
         (self.folder / "HuggingFaceTB").mkdir()
         self.refused(f"generate --from {name}", name, status=CHECKPOINT, without=["--local-dir"])
 

@@ -101,7 +101,10 @@ class Prepare(TokenizerJson):
         self.refused(*prepare, "--tokenizer", "empty", parts=["empty/tokenizer.json"])
         for part in ("vocab.json", "merges.txt", "tokenizer_config.json"):
             self.write(f"model/{part}", "{}")
-            self.refused(*prepare, "--tokenizer", f"model/{part}", parts=[f"model/{part}", "model/tokenizer.json"])
+            self.refused(*prepare, "--tokenizer", f"model/{part}", parts=[f"model/{part}", "give model/tokenizer.json"])
+            self.write(f"empty/{part}", "{}")
+            self.refused(*prepare, "--tokenizer", f"empty/{part}",
+                         parts=[f"empty/{part}", "save_pretrained", "SentencePiece", "docs/guide/data.md#hugging-face-tokenizers"])
         bad = self.write("bad.json", path.read_text().replace("ByteLevel", "Metaspace"))
         self.refused(*prepare, "--tokenizer", bad, parts=["bad.json", "Metaspace"])
         self.dtrain("data", "tokenizer", "train", self.write("book.txt", (GOLDEN / "text.bin").read_bytes()), "--vocab-size", 400,

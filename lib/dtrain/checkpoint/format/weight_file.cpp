@@ -17,7 +17,7 @@
 #include "dtrain/checkpoint/format/internal/strict_json.h"
 #include "dtrain/checkpoint/format/internal/torch_file.h"
 #include "dtrain/config/family.h"
-#include "dtrain/config/hugging_face/unread_models.h"
+#include "dtrain/config/hugging_face/unsupported_models.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

@@ -16,7 +16,7 @@
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/text/number.h"
-#include "dtrain/config/hugging_face/unread_models.h"
+#include "dtrain/config/hugging_face/unsupported_models.h"
 
 namespace dtrain::checkpoint::store {
 namespace {

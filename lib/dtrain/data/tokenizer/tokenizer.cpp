@@ -10,7 +10,7 @@
 #include "dtrain/base/io/input_file.h"
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/text/text.h"
-#include "dtrain/config/hugging_face/unread_models.h"
+#include "dtrain/config/hugging_face/unsupported_models.h"
 #include "dtrain/data/tokenizer/hugging_face/document_end.h"
 #include "dtrain/data/tokenizer/hugging_face/tokenizer_json.h"
 #include "dtrain/data/tokenizer/utf8.h"
@@ -46,27 +46,42 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-// Refuses what users take for a tokenizer: names of the Hugging Face hub, GGUF files, and other files
+constexpr std::string_view kTokenizerAdvice =
+    "give a SentencePiece model, which dtrain data tokenizer train makes, a tokenizer.json, or a "
+    "folder with one";
+
+// What to give instead of another file of a Hugging Face tokenizer.
+std::string advice_for_part(const std::filesystem::path& part) {
+  const std::filesystem::path whole = part.parent_path() / "tokenizer.json";
+  if (base::path_exists(whole)) return fmt::format("; give {} or its folder", whole.string());
+  return fmt::format(
+      ", and {} does not exist; give a tokenizer.json, which transformers' save_pretrained writes "
+      "(docs/guide/data.md#hugging-face-tokenizers), or a SentencePiece model",
+      whole.string());
+}
+
+// Rejects what users take for a tokenizer: names of the Hugging Face hub, GGUF files, and other files
 // of a Hugging Face tokenizer than its tokenizer.json.
-void refuse_other_than_tokenizer(const std::string& path) {
+void reject_non_tokenizer(const std::string& path) {
   constexpr std::string_view kParts[] = {"vocab.json", "merges.txt", "tokenizer_config.json",
                                          "special_tokens_map.json", "added_tokens.json"};
-  const auto refuse = [&](std::string_view what) {
+  const auto reject = [&](std::string_view what) {
     base::fail(base::ErrorKind::data, "--tokenizer {}: {}", path, what);
   };
-  if (const std::string advice = config::download_advice(path); !advice.empty()) {
-    refuse("no such file or folder" + advice);
+  if (!base::path_exists(path)) {
+    const std::string advice = config::download_advice(path);
+    if (advice.empty()) return;  // opening it fails with the reason
+    reject(fmt::format("no such file or folder; {}{}", kTokenizerAdvice, advice));
   }
   const std::filesystem::path given(path);
   if (base::is_folder(path)) {
     const bool is_alone = !base::path_exists(given / "tokenizer.json");
     const std::string file = is_alone ? config::gguf_file_in(path) : std::string();
-    if (!file.empty()) refuse(fmt::format("{} is a GGUF file; {}", file, config::kConvertGguf));
+    if (!file.empty()) reject(fmt::format("{} is a GGUF file; {}", file, config::kConvertGguf));
   } else if (given.extension() == ".gguf") {
-    refuse(fmt::format("it is a GGUF file; {}", config::kConvertGguf));
+    reject(fmt::format("it is a GGUF file; {}", config::kConvertGguf));
   } else if (std::ranges::count(kParts, given.filename().string()) > 0) {
-    refuse(fmt::format("it is a part of a tokenizer; give {} or its folder",
-                       (given.parent_path() / "tokenizer.json").string()));
+    reject("it is a part of a tokenizer" + advice_for_part(given));
   }
 }
 
@@ -109,10 +124,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(std::string model, const std::st
 
 std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
                                                 const std::string& document_end) {
-  static constexpr base::FileRole kRole{
-      base::ErrorKind::data, "tokenizer",
-      "give a SentencePiece model, which dtrain data tokenizer train makes, or a tokenizer.json"};
-  refuse_other_than_tokenizer(path);
+  static constexpr base::FileRole kRole{base::ErrorKind::data, "tokenizer", kTokenizerAdvice};
+  reject_non_tokenizer(path);
   const std::string file =
       base::is_folder(path) ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
   std::string model = base::content_of(file, kRole);

@@ -1,4 +1,4 @@
-#include "dtrain/config/hugging_face/unread_models.h"
+#include "dtrain/config/hugging_face/unsupported_models.h"
 
 #include <fmt/format.h>
 
@@ -20,14 +20,23 @@ bool is_hub_name(std::string_view part) {
   });
 }
 
+// True for the names of files, which are mistyped paths rather than names of models.
+bool is_file_name(std::string_view name) {
+  constexpr std::string_view kEndings[] = {".safetensors", ".bin",   ".pt",  ".gguf",
+                                           ".json",        ".model", ".dtok"};
+  return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
+}
+
 }  // namespace
 
 std::string download_advice(std::string_view path) {
+  if (path.ends_with('/')) path.remove_suffix(1);
   const std::size_t slash = path.find('/');
   if (slash == path.npos) return {};
   const std::string_view owner = path.substr(0, slash);
   const std::string_view name = path.substr(slash + 1);
-  if (!is_hub_name(owner) || !is_hub_name(name) || base::path_exists(owner)) return {};
+  if (!is_hub_name(owner) || !is_hub_name(name) || is_file_name(name)) return {};
+  if (owner == "runs" || base::path_exists(owner)) return {};
   return fmt::format(
       "; if it is a model of the Hugging Face hub, download its folder: hf download {} --local-dir "
       "{}",
