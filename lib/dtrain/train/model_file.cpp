@@ -89,6 +89,20 @@ model::TensorShapes shapes_in(const WeightFile& file) {
                        is_storage);
 }
 
+// Names the config.json that is missing beside a file whose tensors do not determine the settings of
+// its model; empty if the settings are known.
+std::string missing_description(const WeightFile& file) {
+  if (checkpoint::store::described_model(file)) return {};
+  const std::string family(model::recognised_family(shapes_in(file)));
+  if (family.empty() || !config::family_of({.name = family}).hugging_face.needs_config) return {};
+  const fs::path config = fs::path(file.path()).parent_path() / "config.json";
+  return fmt::format(
+      "'{}' {}, so the settings of the {} model in '{}' are unknown; put the model's config.json "
+      "there",
+      config.string(), base::path_exists(config) ? "has no model_type" : "is missing", family,
+      file.path());
+}
+
 // Opens the tokenizer of a model file, whose vocabulary may be larger.
 std::shared_ptr<const data::Tokenizer> open_stored(data::StoredTokenizer stored,
                                                    const WeightFile& file, std::int64_t vocab) {
@@ -165,23 +179,26 @@ ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Us
       fmt::format("model file '{}': bad shapes", tensors.path));
 }
 
-void require_description(const WeightFile& file) {
-  if (checkpoint::store::described_model(file)) return;
-  const std::string family(model::recognised_family(shapes_in(file)));
-  if (family.empty() || !config::family_of({.name = family}).hugging_face.needs_config) return;
-  const fs::path config = fs::path(file.path()).parent_path() / "config.json";
-  base::fail(ErrorKind::checkpoint,
-             "'{}' {}, so the settings of the {} model in '{}' are unknown; put the model's "
-             "config.json there",
-             config.string(), base::path_exists(config) ? "has no model_type" : "is missing",
-             family, file.path());
+std::string check_fit(const WeightFile& file, const model::Model& model, std::string_view family) {
+  try {
+    return checkpoint::check_model_file(file, model.parameters, constants_of(model));
+  } catch (const base::FileError&) {
+    throw;  // the storage failed, whatever the settings are
+  } catch (const base::Error& error) {
+    const std::string missing = missing_description(file);
+    if (error.kind() != ErrorKind::checkpoint || missing.empty()) throw;
+    const bool is_of_family = model::recognised_family(shapes_in(file)) == family;
+    base::fail(ErrorKind::checkpoint, "{}{}",
+               is_of_family ? fmt::format("{}; ", error.what()) : std::string(), missing);
+  }
 }
 
 ModelConfig model_of(const WeightFile& file, const model::UserHints& hints) {
   ModelConfig model;
   file.explain_errors([&] {
     const auto described = checkpoint::store::described_model(file);
-    if (!described) require_description(file);
+    const std::string missing = described ? std::string() : missing_description(file);
+    if (!missing.empty()) base::fail(ErrorKind::checkpoint, "{}", missing);
     model = described ? *described : recognised_model(shapes_in(file), hints);
   });
   model::check_flag_agrees(file.path(), hints.layers_flag, hints.layers, model.layers);

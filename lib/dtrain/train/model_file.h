@@ -42,15 +42,19 @@ using checkpoint::store::kModelKey;
 [[nodiscard]] config::ModelConfig model_of(const checkpoint::format::WeightFile& file,
                                            const model::UserHints& hints);
 
-/// Throws: Error{checkpoint} naming the config.json that is missing beside a file whose tensors do
-///         not determine the settings of its model.
-void require_description(const checkpoint::format::WeightFile& file);
-
 /// Returns the constants that dtrain's model files hold besides parameters.
 [[nodiscard]] std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model);
 
 /// Returns the tensors that other programs' files may hold besides parameters.
 [[nodiscard]] checkpoint::Constants constants_of(const model::Model& model);
+
+/// As checkpoint::check_model_file, for a model with the settings of a command, of this family.
+///
+/// Throws: as checkpoint::check_model_file. If the file does not fit, and its tensors do not
+///         determine the settings of its model, the message also names the config.json that is
+///         missing beside it; it names nothing else if the file's model is of another family.
+[[nodiscard]] std::string check_fit(const checkpoint::format::WeightFile& file,
+                                    const model::Model& model, std::string_view family);
 
 /// Returns the tokenizer of a model file with this vocabulary: the byte tokenizer, or the tokenizer
 /// in the file's folder or the run folder above it. For a file that names no tokenizer, only a

@@ -357,13 +357,7 @@ void load_finite_weights(const StartContext& context, checkpoint::Source& source
 void load_model_file(const StartContext& context, const std::string& path) {
   const auto file = checkpoint::format::WeightFile::open(path);
   const model::Model& model = context.model;
-  std::string note;
-  try {
-    note = checkpoint::check_model_file(file, model.parameters, constants_of(model));
-  } catch (const base::Error&) {
-    require_description(file);  // without it, the settings of the command rarely fit the tensors
-    throw;
-  }
+  const std::string note = check_fit(file, model, context.config.model.name);
   if (!note.empty() && is_leader(context)) base::log_info("{}", note);
   checkpoint::ModelFileSource source(file, model.parameters);
   load_finite_weights(context, source, path);

@@ -422,9 +422,21 @@ class Refusals(HuggingFace):
         missing = source / "config.json"
         for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source)):
             self.refused(words, missing, "llama", status=CHECKPOINT)
-        for sizes in ((), ("--model", "llama", "--layers", 1)):
-            result = self.train("run", "--init-from", source, *sizes, status=CHECKPOINT)
-            self.assertNotIn("q_proj", error_line(result.stderr, missing, "llama"))
+        result = self.train("run", "--init-from", source, status=CHECKPOINT)
+        self.assertNotIn("q_proj", error_line(result.stderr, missing, "llama"))
+
+    def test_weights_without_their_config_that_do_not_fit_the_flags_are_refused_by_tensor(self):
+        source = self.fixture("llama")
+        (source / "config.json").unlink()
+        missing = source / "config.json"
+        sizes = ("--model", "llama", "--layers", 2, "--width", 48, "--heads", 6, "--intermediate-size", 112, "--kv-heads")
+        result = self.train("run", "--init-from", source, *sizes, 3, status=CHECKPOINT)
+        error_line(result.stderr, "model.layers.0.self_attn.k_proj.weight", missing, "llama")
+        tensors = tensors_in(source)
+        _, shape, data = tensors["model.norm.weight"]
+        write_model(source / "model.safetensors", tensors | {"model.norm.weight": ("I32", shape, data)}, {"format": "pt"})
+        result = self.train("run", "--init-from", source, *sizes, 2, status=CHECKPOINT)
+        error_line(result.stderr, "model.norm.weight", "I32")
 
     def test_an_existing_folder_is_never_replaced(self):
         checkpoint = self.imported(FIXTURES / "llama")
