@@ -16,7 +16,6 @@
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
-#include "dtrain/data/tokenizer/stored_tokenizer.h"
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::app {
@@ -53,17 +52,12 @@ std::optional<config::ModelConfig> model_at(const std::string& path) {
 // Rejects data with more tokens than the weights have, since --vocab cannot change the weights.
 void check_vocab_of_data(const Config& config) {
   const std::string& init_from = config.checkpoint.init_from;
+  const data::WeightsVocab vocab{
+      .flag = fmt::format("--init-from {}", init_from),
+      .weights = base::is_folder(init_from) ? store::weights_at(init_from) : init_from,
+      .tokens = config.model.vocab};
   for (const std::string* data : {&config.data.train, &config.data.validation}) {
-    const auto found = data->empty() ? std::nullopt : data::vocab_of_data(*data);
-    if (!found || *found <= config.model.vocab) continue;
-    const auto tokenizer =
-        base::is_folder(init_from) ? data::tokenizer_in(init_from) : std::nullopt;
-    base::fail(base::ErrorKind::data,
-               "--init-from {}: the weights have a vocabulary of {}, but '{}' one of {}; prepare "
-               "the data with the model's tokenizer: dtrain data prepare TEXT --tokenizer {} "
-               "--output FILE.dtok",
-               init_from, config.model.vocab, *data, *found,
-               tokenizer ? tokenizer->path : "TOKENIZER");
+    if (!data->empty()) data::check_vocab_of_data(*data, vocab);
   }
 }
 

@@ -36,25 +36,22 @@ config::Config resolved(config::Config config, const config::ModelConfig& model)
       {.usable_cores = base::usable_cores(), .devices = {config.machine.device.kind}});
 }
 
-data::TokenFile opened_file(const std::string& data, std::int64_t vocab) {
+data::TokenFile opened_file(const config::Config& config, const std::string& weights) {
+  const std::string& data = config.data.train;
   const std::vector<config::WeightedFile> files = config::parse_mixture(data);
   if (files.size() > 1) {
     base::fail(ErrorKind::usage, "--data {}: evaluate takes one file, not a mixture", data);
   }
   const std::string& path = files.front().path;
-  if (const auto found = data::vocab_of_data(path); found && *found > vocab) {
-    base::fail(ErrorKind::data,
-               "data file '{}' has a vocabulary of {}; the model has a vocabulary of {}: prepare "
-               "the data with the model's tokenizer",
-               path, *found, vocab);
-  }
-  return data::TokenFile::open(path, vocab);
+  data::check_vocab_of_data(path, {.flag = fmt::format("--from {}", config.generate.from),
+                                   .weights = weights,
+                                   .tokens = config.model.vocab});
+  return data::TokenFile::open(path, config.model.vocab);
 }
 
-// All of --data, or its last --val-fraction.
-data::Samples opened_samples(const config::Config& config) {
-  const auto file =
-      std::make_shared<const data::TokenFile>(opened_file(config.data.train, config.model.vocab));
+// All of --data, or its last --val-fraction. weights: the model file or checkpoint.
+data::Samples opened_samples(const config::Config& config, const std::string& weights) {
+  const auto file = std::make_shared<const data::TokenFile>(opened_file(config, weights));
   const double fraction = config.data.val_fraction;
   const data::TokenRange range{
       .begin = fraction == 0 ? 0 : data::validation_begin(file->size(), fraction),
@@ -101,7 +98,7 @@ void evaluate(const config::Config& given, const Output& output) {
   if (const std::string line = config::positions_warning(config); !line.empty()) {
     base::log_warning("{}", line);
   }
-  const data::Samples samples = opened_samples(config);
+  const data::Samples samples = opened_samples(config, opened.path);
   check_tokenizer(opened, samples.file(), given.generate.from);
   (void)job::run_ranks(config, [&](const base::RankEnv&, const job::JoinWorld& join) {
     job::Job job(config, join());

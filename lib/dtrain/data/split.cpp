@@ -10,6 +10,7 @@
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/config/schema/schema.h"
 #include "dtrain/config/values/data_mixture.h"
+#include "dtrain/data/tokenizer/stored_tokenizer.h"
 
 namespace dtrain::data {
 
@@ -225,6 +226,16 @@ std::optional<std::int64_t> vocab_of_data(const std::string& train) {
     return true;
   };
   return visit_files(train, count) ? std::optional(vocab) : std::nullopt;
+}
+
+void check_vocab_of_data(const std::string& data, const WeightsVocab& vocab) {
+  const auto found = vocab_of_data(data);
+  if (!found || *found <= vocab.tokens) return;
+  const auto tokenizer = tokenizer_near(vocab.weights);
+  fail(ErrorKind::data,
+       "{}: the weights have a vocabulary of {}, but '{}' one of {}; prepare the data with the "
+       "model's tokenizer: dtrain data prepare TEXT --tokenizer {} --output FILE.dtok",
+       vocab.flag, vocab.tokens, data, *found, tokenizer ? tokenizer->path : "TOKENIZER");
 }
 
 bool has_tokenizer(const std::string& train) {

@@ -125,6 +125,18 @@ struct Split {
 /// Throws: StorageError if the storage does not respond.
 [[nodiscard]] std::optional<std::int64_t> vocab_of_data(const std::string& train);
 
+/// The vocabulary of a model's weights.
+struct WeightsVocab {
+  std::string flag;     ///< names the option that gave the model
+  std::string weights;  ///< model file or checkpoint
+  std::int64_t tokens = 0;
+};
+
+/// Throws: Error{data} naming both vocabularies and, if there is one, the tokenizer near the
+///         weights (data::tokenizer_near), if the data has more tokens than they; otherwise as
+///         vocab_of_data.
+void check_vocab_of_data(const std::string& data, const WeightsVocab& vocab);
+
 /// Returns whether a file of the training data contains its tokenizer, so that the trained model
 /// can generate text. False if a file cannot be read (open_split reports the error).
 ///

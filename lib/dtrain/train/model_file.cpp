@@ -37,13 +37,6 @@ using config::ModelConfig;
 
 constexpr std::int64_t kByteVocabulary = 256;
 
-// The tokenizer beside a model file or checkpoint, or in the folder above; empty if there is none.
-std::optional<data::StoredTokenizer> tokenizer_near(const std::string& path) {
-  const fs::path folder = fs::absolute(path).parent_path();
-  auto beside = data::tokenizer_in(folder.string());
-  return beside ? beside : data::tokenizer_in(folder.parent_path().string());
-}
-
 // Returns the storage error after which rank 0 must try again; it discards the file then.
 std::optional<base::StorageError> try_to_write(const TrainContext& context,
                                                const std::string& path) {
@@ -210,7 +203,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file
                                                           std::int64_t vocab) {
   const auto found = file.metadata().find(kTokenizerKey);
   if (found == file.metadata().end()) return unnamed_tokenizer(file, vocab);
-  auto stored = tokenizer_near(file.path());
+  auto stored = data::tokenizer_near(file.path());
   if (!stored) {
     base::fail(ErrorKind::checkpoint,
                "model file '{}' was trained with the tokenizer {}, and neither tokenizer.model nor "
@@ -230,9 +223,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string& checkpoint,
                                                                std::int64_t vocab) {
-  std::error_code error;
-  // Resolves a link to a checkpoint, whose run folder has the tokenizer.
-  auto stored = tokenizer_near(fs::weakly_canonical(checkpoint, error).string());
+  auto stored = data::tokenizer_near(checkpoint);
   if (stored) {
     auto tokenizer = data::open_tokenizer(std::move(stored->model), stored->path);
     if (tokenizer->vocab() <= vocab) return tokenizer;

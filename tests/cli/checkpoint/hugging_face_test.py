@@ -279,8 +279,11 @@ class Training(HuggingFace):
         (source / "tokenizer.json").write_text(json.dumps(TOKENIZER))
         tokens = self.prepared(source)
         for data in (("--data", tokens), ("--data", self.text(), "--val-data", tokens)):
-            self.refused((*data, "--run-dir", self.folder / "run", "--init-from", source), "--init-from", 256, 400, tokens,
-                         source / "tokenizer.json", status=DATA, without=("--vocab",))
+            for weights in (source, source / "model.safetensors"):
+                self.refused((*data, "--run-dir", self.folder / "run", "--init-from", weights), f"--init-from {weights}", 256, 400, tokens,
+                             source / "tokenizer.json", status=DATA, without=("--vocab",))
+        result = run(DTRAIN, "evaluate", "--data", tokens, "--from", source, status=DATA)
+        error_line(result.stderr, f"--from {source}", 256, 400, tokens, source / "tokenizer.json")
 
     def test_a_trained_llama_is_exported(self):
         self.train("run", "--init-from", FIXTURES / "llama3_tied")

@@ -95,6 +95,12 @@ class Tokenizers(Training):
         link.symlink_to(max(self.folder.glob("run/checkpoints/step-*")))
         for source in ("run", "link"):
             error_line(self.dtrain("evaluate", "--from", source, "--data", "b.dtok", status=DATA).stderr, "b.dtok")
+        self.tokens("c", vocab=450)
+        for source in ("run", "run/final/model.safetensors", "link"):
+            error_line(self.train("--data", "c.dtok", "--init-from", source, run_dir="new", status=DATA).stderr, f"--init-from {source}",
+                       "c.dtok", "450", "400", "run/tokenizer.model")
+        error_line(self.dtrain("evaluate", "--from", "link", "--data", "c.dtok", status=DATA).stderr, "--from link", "c.dtok", "450", "400",
+                   "run/tokenizer.model")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE).stderr, "data.train (b.dtok)")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", "--new-data", steps=3, status=USAGE).stderr,
                    "--new-data", "data.train (b.dtok)", "tokenizer")

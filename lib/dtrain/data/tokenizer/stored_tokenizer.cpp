@@ -72,4 +72,12 @@ std::optional<StoredTokenizer> tokenizer_in(const std::string& folder) {
   return found ? found : tokenizer_in(folder, TokenizerKind::hugging_face);
 }
 
+std::optional<StoredTokenizer> tokenizer_near(const std::string& weights) {
+  const bool is_checkpoint = base::is_folder(weights);
+  const fs::path path = is_checkpoint ? base::resolved_path(weights) : fs::absolute(weights);
+  const fs::path folder = path.parent_path();
+  auto found = tokenizer_in(folder.string());
+  return found ? found : tokenizer_in(folder.parent_path().string());
+}
+
 }  // namespace dtrain::data

@@ -42,4 +42,10 @@ struct StoredTokenizer {
 [[nodiscard]] std::optional<StoredTokenizer> tokenizer_in(const std::string& folder,
                                                           TokenizerKind kind);
 
+/// Returns the tokenizer in the folder of a model file or checkpoint, or in the folder above, which
+/// is that of a run. The path may be a link to a checkpoint.
+///
+/// Throws: as tokenizer_in; StorageError if the storage does not respond.
+[[nodiscard]] std::optional<StoredTokenizer> tokenizer_near(const std::string& weights);
+
 }  // namespace dtrain::data
