@@ -70,11 +70,11 @@ data::Samples opened_samples(const config::Config& config, const std::string& we
 void check_tokenizer(const OpenedModel& opened, const data::TokenFile& file,
                      const std::string& from) {
   const std::string mismatch =
-      train::tokenizer_mismatch({.flag = fmt::format("--from {}", from),
-                                 .weights = opened.path,
-                                 .vocab = opened.settings.vocab,
-                                 .data = fmt::format("data file '{}'", file.path()),
-                                 .tokenizer = file.tokenizer()});
+      train::check_tokenizer_of_data({.flag = fmt::format("--from {}", from),
+                                      .weights = opened.path,
+                                      .vocab = opened.settings.vocab,
+                                      .data = fmt::format("data file '{}'", file.path()),
+                                      .tokenizer = file.tokenizer()});
   if (!mismatch.empty()) base::fail(ErrorKind::data, "{}", mismatch);
 }
 

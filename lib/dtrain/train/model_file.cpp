@@ -254,7 +254,7 @@ std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {
   return found == file.metadata().end() ? std::string() : found->second;
 }
 
-std::string tokenizer_mismatch(const ModelAndData& used) {
+std::string check_tokenizer_of_data(const ModelAndData& used) {
   if (used.tokenizer == data::identity_of(data::TokenizerKind::unknown, {})) return {};
   std::string own = saved_tokenizer(used.weights);
   if (own.empty()) {

@@ -81,13 +81,14 @@ struct ModelAndData {
   std::string tokenizer;   ///< data::identity_of the data's tokenizer
 };
 
-/// Compares the tokenizers of model and data; equal shapes do not imply equal tokenizers. Returns an
-/// error message with both identities if the model records another tokenizer than the data's; a model
-/// of 256 tokens that has no tokenizer has byte tokens. Empty if they agree or one is unknown. If the
-/// model records none, and another tokenizer.json lies in its folder, warns with both identities.
+/// Compares the tokenizers of model and data; equal shapes do not imply equal tokenizers. Returns the
+/// message of an Error{data} with both identities if the model records another tokenizer than the
+/// data's; a model of 256 tokens that has no tokenizer has byte tokens. Empty if they agree or one is
+/// unknown. If the model records none, and another tokenizer.json lies in its folder, warns with both
+/// identities.
 ///
 /// Throws: Error{checkpoint} or Error{usage} naming a file that cannot be read.
-[[nodiscard]] std::string tokenizer_mismatch(const ModelAndData& used);
+[[nodiscard]] std::string check_tokenizer_of_data(const ModelAndData& used);
 
 /// Returns a model file's metadata entry for a tokenizer with a model; empty for bytes and unknown
 /// tokenizers.

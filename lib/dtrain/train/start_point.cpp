@@ -290,13 +290,13 @@ void check_tokenizer(const StartContext& context, std::string_view flag,
                      const std::string& weights) {
   const config::Config& config = context.config;
   const std::string mismatch = ask_leader(context, [&] {
-    return tokenizer_mismatch({.flag = std::string(flag),
-                               .weights = weights,
-                               .vocab = config.model.vocab,
-                               .data = fmt::format("data.train ({})", config.data.train),
-                               .tokenizer = context.tokenizer});
+    return check_tokenizer_of_data({.flag = std::string(flag),
+                                    .weights = weights,
+                                    .vocab = config.model.vocab,
+                                    .data = fmt::format("data.train ({})", config.data.train),
+                                    .tokenizer = context.tokenizer});
   });
-  if (!mismatch.empty()) base::fail(ErrorKind::usage, "{}", mismatch);
+  if (!mismatch.empty()) base::fail(ErrorKind::data, "{}", mismatch);
 }
 
 // Drops a record whose losses are of other sequences, since they cannot be compared. A launch without

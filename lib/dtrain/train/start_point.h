@@ -48,7 +48,8 @@ struct StartContext {
 /// Collective: every rank of the world.
 /// Throws:     Error{usage} naming the setting or data that differs from the checkpoint's, for
 ///             new_data without a checkpoint, or for a wrong --resume or --init-from path;
-///             Error{checkpoint} as checkpoint::choose.
+///             Error{data} if initial weights, or a checkpoint that gets new data, record another
+///             tokenizer than the data's; Error{checkpoint} as checkpoint::choose.
 [[nodiscard]] StartPoint load_start(const StartContext& context);
 
 }  // namespace dtrain::train

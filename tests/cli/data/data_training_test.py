@@ -89,7 +89,7 @@ class Tokenizers(Training):
         shutil.copy(self.folder / "b.model", self.folder / "tokenizer.model")
         error_line(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT).stderr, "tokenizer.model")
         for source in ("run", "run/final/model.safetensors"):
-            error_line(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE).stderr, "--init-from", "b.dtok",
+            error_line(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=DATA).stderr, "--init-from", "b.dtok",
                            "tokenizer")
         link = self.folder / "link"
         link.symlink_to(max(self.folder.glob("run/checkpoints/step-*")))
@@ -102,7 +102,7 @@ class Tokenizers(Training):
         error_line(self.dtrain("evaluate", "--from", "link", "--data", "c.dtok", status=DATA).stderr, "--from link", "c.dtok", "450", "400",
                    "run/tokenizer.model")
         error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE).stderr, "data.train (b.dtok)")
-        error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", "--new-data", steps=3, status=USAGE).stderr,
+        error_line(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", "--new-data", steps=3, status=DATA).stderr,
                    "--new-data", "data.train (b.dtok)", "tokenizer")
         error_line(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA).stderr, "a.dtok", "b.dtok",
                        "tokenizers")

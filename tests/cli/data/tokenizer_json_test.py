@@ -160,7 +160,7 @@ class Runs(TokenizerJson):
         other, _ = self.save("gpt2", folder="other")
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", other, "--output", "b.dtok")
         error_line(self.dtrain("evaluate", "--from", "run", "--data", "b.dtok", status=DATA).stderr, "b.dtok")
-        error_line(self.train("--data", "b.dtok", "--init-from", "run", "--run-dir", "new", status=USAGE).stderr, "--init-from", "b.dtok")
+        error_line(self.train("--data", "b.dtok", "--init-from", "run", "--run-dir", "new", status=DATA).stderr, "--init-from", "b.dtok")
         # Without the token between documents, the tokenizer is the same.
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", path, "--output", "c.dtok")
         self.dtrain("evaluate", "--from", "run", "--data", "c.dtok")

@@ -29,11 +29,11 @@ std::string write_model(const TempFolder& folder, const std::string& tokenizer) 
 }
 
 std::string mismatch(const std::string& weights, std::int64_t vocab, const std::string& tokenizer) {
-  return tokenizer_mismatch({.flag = "--from x",
-                             .weights = weights,
-                             .vocab = vocab,
-                             .data = "data file 'y'",
-                             .tokenizer = tokenizer});
+  return check_tokenizer_of_data({.flag = "--from x",
+                                  .weights = weights,
+                                  .vocab = vocab,
+                                  .data = "data file 'y'",
+                                  .tokenizer = tokenizer});
 }
 
 const std::string kOwnIdentity = data::identity_of(TokenizerKind::hugging_face, kOwn);
