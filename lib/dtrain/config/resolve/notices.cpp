@@ -153,9 +153,9 @@ std::string positions_warning(const Config& config) {
   const std::int64_t most = family.max_positions(config.model);
   if (config.data.seq_len <= most) return {};
   return fmt::format(
-      "--seq-len {} is above --max-positions {}: sequences have positions that generation and the "
-      "exported settings exclude; lower --seq-len to leave them out",
-      config.data.seq_len, most);
+      "--seq-len {} is above --max-positions {}: sequences contain positions beyond the model's "
+      "maximum, which generation does not support; use --seq-len {} or less",
+      config.data.seq_len, most, most);
 }
 
 std::vector<std::string> warnings(Command command, const Config& config) {
