@@ -294,7 +294,7 @@ class Files(Case):
         self.write("gg/m.gguf", b"GGUF" + bytes(99))
         name = "HuggingFaceTB/SmolLM2-135M"
         for words, status in (("--data book.txt --run-dir run --init-from {}", CHECKPOINT), ("generate --from {}", CHECKPOINT),
-                              ("evaluate --data book.txt --seq-len 16 --dtype float32 --from {}", CHECKPOINT),
+                              ("evaluate --quiet --data book.txt --from {}", CHECKPOINT),
                               ("checkpoint import {} folder", CHECKPOINT),
                               ("data prepare book.txt --output new.dtok --tokenizer {}", DATA)):
             for path in (name, name + "/"):
