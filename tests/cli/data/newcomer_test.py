@@ -294,13 +294,15 @@ class Files(Case):
         self.write("gg/m.gguf", b"GGUF" + bytes(99))
         name = "HuggingFaceTB/SmolLM2-135M"
         for words, status in (("--data book.txt --run-dir run --init-from {}", CHECKPOINT), ("generate --from {}", CHECKPOINT),
-                              ("evaluate --quiet --data book.txt --from {}", CHECKPOINT),
+                              ("evaluate --data book.txt --from {}", CHECKPOINT),
                               ("checkpoint import {} folder", CHECKPOINT),
                               ("data prepare book.txt --output new.dtok --tokenizer {}", DATA)):
             for path in (name, name + "/"):
                 self.refused(words.format(path), path, f"hf download {name} --local-dir SmolLM2-135M", status=status)
-            for path in ("gg", "gg/m.gguf"):
-                self.refused(words.format(path), "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf", status=status)
+            self.refused(words.format("gg"), "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf", status=status)
+            result = run(DTRAIN, *words.format("gg/m.gguf").split(), cwd=self.folder, status=status)
+            # evaluate first says how it evaluates a model outside a run.
+            assert_names(result.stderr.splitlines()[-1], "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf")
         for path in ("runs/mini", "toks/sp.model", "final/model.safetensors", "a/m.bin", "a/m.pt", "a/m.gguf", "a/t.json", "a/t.dtok"):
             self.refused(f"generate --from {path}", path, status=CHECKPOINT, without=["hf download"])
             self.refused(f"data prepare book.txt --output new.dtok --tokenizer {path}", path, "SentencePiece", "tokenizer.json", status=DATA,
