@@ -226,7 +226,7 @@ class FusedGelu : public torch::autograd::Function<FusedGelu> {
 };
 
 template <typename W>
-LogSum<W>* of_rows(const at::Tensor& log_sums) {  // (rows, 2)
+LogSum<W>* log_sums_in(const at::Tensor& log_sums) {  // (rows, 2)
   return reinterpret_cast<LogSum<W>*>(log_sums.mutable_data_ptr<W>());
 }
 
@@ -248,7 +248,7 @@ class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
             transformer_rows<S>().log_sum_exp(data<S>(scores) + row * vocab, vocab);
         const std::int64_t target = tokens.const_data_ptr<std::int64_t>()[row];
         DTRAIN_CHECK(target >= 0 && target < vocab, "token {} of {}", target, vocab);
-        of_rows<W>(log_sums)[row] = sum;
+        log_sums_in<W>(log_sums)[row] = sum;
         losses.mutable_data_ptr<W>()[row] =
             sum.log_sum - (static_cast<W>(values[target]) - sum.top);
       });
@@ -267,7 +267,7 @@ class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
       using W = typename kernels::SumOf<S>::Type;
       for_each_row(scores.size(0), vocab, [&](std::int64_t row) {
         transformer_rows<S>().logits_backward(
-            data<S>(scores) + row * vocab, of_rows<W>(saved[2])[row],
+            data<S>(scores) + row * vocab, log_sums_in<W>(saved[2])[row],
             d_losses.const_data_ptr<W>()[row], saved[1].const_data_ptr<std::int64_t>()[row],
             data<S>(d_scores) + row * vocab, vocab);
       });
