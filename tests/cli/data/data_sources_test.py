@@ -414,7 +414,7 @@ class Tokenizers(DataTest):
         self.dtrain("--layers", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--data",
                     "book.txt", "--run-dir", "run")
         for named, *flags in (("--new-data", "--resume", "run", "--new-data"), ("--init-from", "--init-from", "run", "--seq-len", 16)):
-            result = self.dtrain(*flags, "--data", "theirs.dtok", "--steps", 2, "--run-dir", "new", status=USAGE)
+            result = self.dtrain(*flags, "--data", "theirs.dtok", "--steps", 2, "--run-dir", "new", status=DATA)
             error_line(result.stderr, named, "theirs.dtok", "bytes")
 
     def test_the_report_counts_every_byte_of_the_text(self):
