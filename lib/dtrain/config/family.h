@@ -94,7 +94,7 @@ struct Sizing {
   std::int64_t (*usual_value)(const ModelConfig& model);
 };
 
-/// What --kernels fused computes on the CPU.
+/// The part of a model that --kernels fused computes on the CPU.
 enum class FusedKernels : std::uint8_t {
   none,
   rows,    ///< operations on rows of activations; LibTorch computes the matrix products

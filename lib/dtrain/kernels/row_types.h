@@ -1,6 +1,7 @@
 // The element types of row kernels, for code that uses LibTorch.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/BFloat16.h>
 
@@ -34,5 +35,11 @@ template <typename Pass>
 inline float* stored(float* data) { return data; }
 inline double* stored(double* data) { return data; }
 inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
+
+/// Returns the sums that a contiguous tensor (rows, 2) of W holds.
+template <typename W>
+[[nodiscard]] LogSum<W>* log_sums_in(const at::Tensor& tensor) {
+  return reinterpret_cast<LogSum<W>*>(tensor.mutable_data_ptr<W>());
+}
 
 }  // namespace dtrain::kernels

@@ -14,7 +14,7 @@ namespace dtrain::config {
 /// Throws: StorageError naming the path if the storage does not answer.
 [[nodiscard]] std::string download_advice(std::string_view path);
 
-/// What to do with a GGUF file.
+/// Advice for GGUF files.
 inline constexpr std::string_view kConvertGguf =
     "convert it with transformers (docs/guide/hugging_face.md#gguf), or give the weights that it "
     "was "

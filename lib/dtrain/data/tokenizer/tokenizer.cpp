@@ -50,7 +50,7 @@ constexpr std::string_view kTokenizerAdvice =
     "give a SentencePiece model, which dtrain data tokenizer train makes, a tokenizer.json, or a "
     "folder with one";
 
-// What to give instead of another file of a Hugging Face tokenizer.
+// Advice for a file of a Hugging Face tokenizer other than its tokenizer.json.
 std::string advice_for_part(const std::filesystem::path& part) {
   const std::filesystem::path whole = part.parent_path() / "tokenizer.json";
   if (base::path_exists(whole)) return fmt::format("; give {} or its folder", whole.string());

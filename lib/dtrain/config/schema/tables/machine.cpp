@@ -89,8 +89,7 @@ constexpr Setting kMachineSettings[] = {
     {"machine.recompute", "--recompute", "none|gates|level|every:K|auto", "",
      "activation checkpointing: recompute in the backward pass each layer's neurons (gates, of BDH "
      "with fused kernels), each whole layer (level), groups of K layers of which only the first "
-     "input "
-     "is kept (every:K), or as few layers as --memory-limit allows (auto)",
+     "input is kept (every:K), or as few layers as --memory-limit allows (auto)",
      kEngine, FIELD(machine.recompute),
      syntax("none, gates, level, every:K (layers, at least 1) or auto"),
      kRequires<kRecomputeLimit>},

@@ -19,6 +19,7 @@ namespace {
 
 using kernels::for_type;
 using kernels::kWideType;
+using kernels::log_sums_in;
 using kernels::LogSum;
 using kernels::stored;
 using torch::autograd::AutogradContext;
@@ -224,11 +225,6 @@ class FusedGelu : public torch::autograd::Function<FusedGelu> {
     return {d_x};
   }
 };
-
-template <typename W>
-LogSum<W>* log_sums_in(const at::Tensor& log_sums) {  // (rows, 2)
-  return reinterpret_cast<LogSum<W>*>(log_sums.mutable_data_ptr<W>());
-}
 
 class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
  public:

@@ -11,6 +11,7 @@
 namespace dtrain::model::bdh {
 namespace {
 
+using kernels::log_sums_in;
 using kernels::Matrix;
 using kernels::OperandSize;
 
@@ -69,11 +70,6 @@ std::int64_t target_of(const at::Tensor& targets, std::int64_t row, std::int64_t
   return target;
 }
 
-template <typename W>
-LogSum<W>* of_rows(const at::Tensor& log_sums) {
-  return reinterpret_cast<LogSum<W>*>(log_sums.mutable_data_ptr<W>());
-}
-
 enum SavedOfHead : std::size_t { kLogSums, kLogits };  // logits: undefined if recomputed
 
 }  // namespace
@@ -108,7 +104,7 @@ at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context,
       for_each_row(count, [&](std::int64_t row) {
         const W* values = logits.const_data_ptr<W>() + row * slice_.vocab;
         const LogSum<W> sum = level_rows<S>().log_sum_exp(values, slice_.vocab);
-        of_rows<W>(log_sums)[first + row] = sum;
+        log_sums_in<W>(log_sums)[first + row] = sum;
         losses.mutable_data_ptr<W>()[first + row] =
             sum.log_sum - (values[target_of(targets, first + row, slice_.vocab)] - sum.top);
       });
@@ -145,7 +141,7 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
       const at::Tensor d_part = d_logits.narrow(0, 0, count);
       for_each_row(count, [&](std::int64_t row) {
         level_rows<S>().logits_backward(
-            logits.const_data_ptr<W>() + row * slice_.vocab, of_rows<W>(log_sums)[first + row],
+            logits.const_data_ptr<W>() + row * slice_.vocab, log_sums_in<W>(log_sums)[first + row],
             d_losses.const_data_ptr<W>()[first + row],
             target_of(targets, first + row, slice_.vocab),
             stored(d_part.mutable_data_ptr<S>() + row * slice_.vocab), slice_.vocab);
