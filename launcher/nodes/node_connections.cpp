@@ -14,6 +14,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "launcher/clocks.h"
 
 namespace launcher {
 namespace {
@@ -39,73 +40,73 @@ Descriptor ticking(double pause) {
   return timer;
 }
 
+/// Watches a connection for input and, if output is queued, for space. operation: EPOLL_CTL_ADD or
+/// EPOLL_CTL_MOD.
+void watch_peer(const Descriptor& epoll, NodeConnection& peer, int operation) {
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
+  if (!peer.stream.output.empty()) event.events |= EPOLLOUT;
+  ::epoll_ctl(epoll.get(), operation, peer.stream.socket.get(), &event);
+}
+
 }  // namespace
 
 NodeConnections::NodeConnections(int own_node, std::vector<NodeConnection> links,
                                  SilenceLimits limits)
     : own_node_(own_node),
-      limits_(limits),
+      monitor_(limits),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      timer_(ticking(std::min(limits.running.count() / kBeatsPerTimeout, kLongestPause))) {
+      timer_(ticking(std::min(limits.running.count() / kBeatsPerTimeout, kLongestPause))),
+      peers_(std::move(links)) {
   if (!epoll_ || !timer_) {
     dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot watch the other nodes: {}",
                        std::strerror(errno));
   }
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
-  peers_.reserve(links.size());  // epoll holds pointers to the elements
-  for (NodeConnection& link : links) {
+  for (NodeConnection& peer : peers_) {
     const int on = 1;
-    ::setsockopt(link.stream.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    link.stream.input.allow(kMostNodeMessageBytes);
-    peers_.push_back(Peer{
-        .node = link.node, .stream = std::move(link.stream), .heard = clock_.now(), .begun = -1});
-    watch(peers_.back(), true);
+    ::setsockopt(peer.stream.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    peer.stream.input.allow(kMostNodeMessageBytes);
+    monitor_.heard(peer.node);
+    watch_peer(epoll_, peer, EPOLL_CTL_ADD);
   }
-}
-
-void NodeConnections::watch(Peer& peer, bool add) const {
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
-  if (!peer.stream.output.empty()) event.events |= EPOLLOUT;
-  ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.stream.socket.get(), &event);
 }
 
 void NodeConnections::begin_attempt(int attempt) {
   attempt_ = attempt;
-  for (Peer& peer : peers_) peer.heard = clock_.now();
+  monitor_.restart();
 }
 
 void NodeConnections::send(int node, NodeMessage kind, std::string_view body) {
-  for (Peer& peer : peers_) {
+  for (NodeConnection& peer : peers_) {
     if (peer.node == node) post(peer, kind, body);
   }
 }
 
 void NodeConnections::send_to_all(NodeMessage kind, std::string_view body) {
-  for (Peer& peer : peers_) post(peer, kind, body);
+  for (NodeConnection& peer : peers_) post(peer, kind, body);
 }
 
-void NodeConnections::post(Peer& peer, NodeMessage kind, std::string_view body) {
+void NodeConnections::post(NodeConnection& peer, NodeMessage kind, std::string_view body) {
   if (!peer.stream.socket || peer.stream.output.size() > kMostWaiting) return;
   const bool waited = !peer.stream.output.empty();
   peer.stream.send(encode(kind, attempt_, body));
-  if (waited || !peer.stream.output.empty()) watch(peer, false);
+  if (waited || !peer.stream.output.empty()) watch_peer(epoll_, peer, EPOLL_CTL_MOD);
 }
 
-void NodeConnections::write_to(Peer& peer) {
+void NodeConnections::write_to(NodeConnection& peer) {
   if (peer.stream.output.empty()) return;
   peer.stream.flush();
-  watch(peer, false);
+  watch_peer(epoll_, peer, EPOLL_CTL_MOD);
 }
 
 std::vector<NodeEvent> NodeConnections::take() {
   if (!epoll_) return {};
   std::vector<NodeEvent> events = std::exchange(put_back_, {});
   // Received data is read before a node is declared silent: this process may have been stopped.
-  if (std::exchange(has_taken_, true)) {
-    take_from_ready(events);
-  } else {
-    take_from_all(events);
+  for (NodeConnection* const peer : ready_peers()) {
+    if (peer->stream.socket) read_from(*peer, events);
+    if (peer->stream.socket) write_to(*peer);
   }
   std::uint64_t ticks = 0;
   if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) check_heartbeats(events);
@@ -115,30 +116,27 @@ std::vector<NodeEvent> NodeConnections::take() {
   return events;
 }
 
-// The first messages may have arrived together with the links.
-void NodeConnections::take_from_all(std::vector<NodeEvent>& events) {
-  for (Peer& peer : peers_) {
-    if (peer.stream.socket) read_from(peer, events);
-    if (peer.stream.socket) write_to(peer);
+// Returns all peers at first: their messages may have arrived together with the links.
+std::vector<NodeConnection*> NodeConnections::ready_peers() {
+  std::vector<NodeConnection*> peers;
+  if (!std::exchange(has_taken_, true)) {
+    for (NodeConnection& peer : peers_) peers.push_back(&peer);
+    return peers;
   }
-}
-
-void NodeConnections::take_from_ready(std::vector<NodeEvent>& events) {
   std::vector<epoll_event> ready(peers_.size() + 1);  // + 1 for the timer
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   for (int i = 0; i < count; ++i) {
-    auto* const peer = static_cast<Peer*>(ready[static_cast<std::size_t>(i)].data.ptr);
-    if (peer == nullptr) continue;
-    if (peer->stream.socket) read_from(*peer, events);
-    if (peer->stream.socket) write_to(*peer);
+    void* const peer = ready[static_cast<std::size_t>(i)].data.ptr;
+    if (peer != nullptr) peers.push_back(static_cast<NodeConnection*>(peer));
   }
+  return peers;
 }
 
-void NodeConnections::read_from(Peer& peer, std::vector<NodeEvent>& events) {
+void NodeConnections::read_from(NodeConnection& peer, std::vector<NodeEvent>& events) {
   constexpr int kMaxReads = 16;
   for (int reads = 0; reads < kMaxReads; ++reads) {
     const auto transfer = peer.stream.receive();
-    if (transfer == dtrain::net::Transfer::done) peer.heard = clock_.now();
+    if (transfer == dtrain::net::Transfer::done) monitor_.heard(peer.node);
     while (const auto message = peer.stream.input.take_message()) {
       if (auto envelope = decode_envelope(*message)) handle(peer, *std::move(envelope), events);
     }
@@ -149,8 +147,9 @@ void NodeConnections::read_from(Peer& peer, std::vector<NodeEvent>& events) {
   }
 }
 
-void NodeConnections::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events) {
-  if (message.kind == NodeMessage::begun) peer.begun = std::max(peer.begun, message.attempt);
+void NodeConnections::handle(NodeConnection& peer, NodeEnvelope message,
+                             std::vector<NodeEvent>& events) {
+  if (message.kind == NodeMessage::begun) monitor_.ranks_started(peer.node, message.attempt);
   if (message.kind == NodeMessage::ping) return post(peer, NodeMessage::pong, {});
   if (message.kind == NodeMessage::pong) return;  // its arrival is its whole content
   events.push_back(NodeEvent{.node = peer.node,
@@ -161,18 +160,17 @@ void NodeConnections::handle(Peer& peer, NodeEnvelope message, std::vector<NodeE
 }
 
 void NodeConnections::check_heartbeats(std::vector<NodeEvent>& events) {
-  for (Peer& peer : peers_) {
+  for (NodeConnection& peer : peers_) {
     if (!peer.stream.socket) continue;
-    const bool runs = peer.begun >= attempt_;
-    if (clock_.now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
-      lose(peer, runs ? NodeLoss::silent : NodeLoss::never_started, events);
+    if (const auto loss = monitor_.loss_of(peer.node, attempt_)) {
+      lose(peer, *loss, events);
     } else if (own_node_ == 0) {
       post(peer, NodeMessage::ping, {});
     }
   }
 }
 
-void NodeConnections::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
+void NodeConnections::lose(NodeConnection& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
   // Unsent data for a silent machine must not keep the port after this process has exited.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   if (loss != NodeLoss::closed) {
@@ -185,8 +183,9 @@ void NodeConnections::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& ev
 }
 
 bool NodeConnections::has_peers() const {
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const Peer& peer) { return static_cast<bool>(peer.stream.socket); });
+  return std::any_of(peers_.begin(), peers_.end(), [](const NodeConnection& peer) {
+    return static_cast<bool>(peer.stream.socket);
+  });
 }
 
 void NodeConnections::wait_for_closing() {

@@ -1,9 +1,6 @@
-// Exchanges messages and heartbeats with the other nodes' launchers; detects lost nodes.
+// Exchanges messages and heartbeats with the other nodes' launchers.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +9,7 @@
 
 #include "dtrain/base/io/descriptor.h"
 #include "dtrain/net/message.h"
-#include "launcher/clocks.h"
+#include "launcher/nodes/heartbeat_monitor.h"
 #include "launcher/nodes/messages.h"
 #include "launcher/nodes/placement.h"
 
@@ -24,17 +21,6 @@ struct NodeConnection {
   dtrain::net::FramedStream stream;
 };
 
-/// Why a launcher counts as lost: it closed its connection (closed), or exceeded its silence limit
-/// while its ranks ran (silent) or before they ran (never_started).
-enum class NodeLoss { closed, silent, never_started };
-
-/// Limits on the time for which another launcher may send nothing.
-struct SilenceLimits {
-  std::chrono::duration<double> running{10.0};
-  /// While it starts its ranks: meanwhile it reads nothing, and many programs take long to load.
-  std::chrono::duration<double> starting{600.0};
-};
-
 /// A message of another launcher, or its loss.
 struct NodeEvent {
   int node = 0;
@@ -44,7 +30,7 @@ struct NodeEvent {
   std::string body;
 };
 
-/// Carries messages between node 0 and each other node, in order, and detects lost nodes. Node 0
+/// Carries messages between node 0 and each other node, in order, and reports lost nodes. Node 0
 /// sends heartbeats, which the others answer; a side that stays silent for the whole limit counts
 /// as lost. Nothing blocks.
 ///
@@ -58,7 +44,7 @@ class NodeConnections {
 
   /// Readable when take() has something to do; -1: a job of one node.
   [[nodiscard]] int fd() const { return epoll_.get(); }
-  [[nodiscard]] const SilenceLimits& limits() const { return limits_; }
+  [[nodiscard]] const SilenceLimits& limits() const { return monitor_.limits(); }
 
   /// From now on messages belong to this attempt, whose ranks are about to be started.
   void begin_attempt(int attempt);
@@ -81,30 +67,20 @@ class NodeConnections {
   void wait_for_closing();
 
  private:
-  struct Peer {
-    int node = 0;
-    dtrain::net::FramedStream stream;
-    ActiveClock::Time heard;
-    int begun = -1;  // the newest attempt whose ranks run there
-  };
-
-  void watch(Peer& peer, bool add) const;
-  void take_from_all(std::vector<NodeEvent>& events);
-  void take_from_ready(std::vector<NodeEvent>& events);
-  void post(Peer& peer, NodeMessage kind, std::string_view body);
-  void write_to(Peer& peer);
-  void read_from(Peer& peer, std::vector<NodeEvent>& events);
-  void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
+  [[nodiscard]] std::vector<NodeConnection*> ready_peers();
+  void post(NodeConnection& peer, NodeMessage kind, std::string_view body);
+  void write_to(NodeConnection& peer);
+  void read_from(NodeConnection& peer, std::vector<NodeEvent>& events);
+  void handle(NodeConnection& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
   void check_heartbeats(std::vector<NodeEvent>& events);
-  void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
+  void lose(NodeConnection& peer, NodeLoss loss, std::vector<NodeEvent>& events);
 
   int own_node_ = 0;
-  ActiveClock clock_;  // excludes the time for which this process is stopped
-  SilenceLimits limits_ = {};
+  HeartbeatMonitor monitor_;
   int attempt_ = 0;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor timer_;
-  std::vector<Peer> peers_;
+  std::vector<NodeConnection> peers_;  // `epoll_` holds pointers to the elements
   std::vector<NodeEvent> put_back_;
   bool has_taken_ = false;  // the messages received during the handshakes
 };
