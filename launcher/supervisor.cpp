@@ -292,7 +292,7 @@ bool Supervisor::on_control(Rank& rank) {
   const Moment now = clock_.now();
   nodes_.report_progress(rank, now.ns);
   if (rank.heartbeats != signs) judge_.heartbeat(rank, step, now);
-  if (rank.has_records && !rank.records.empty()) {
+  if (rank.records.is_complete && !rank.records.text.empty()) {
     nodes_.report_records(rank);
     judge_.records_arrived(now);
   }

@@ -45,7 +45,7 @@ void FailureJudge::rank_ended(const Rank& rank, const Moment& now) {
     cancel_diagnosis(now);
   }
   const Phase phase = state_.phase;
-  const bool timed_out_waiting = rank.end->timed_out() && rank.has_records;
+  const bool timed_out_waiting = rank.end->timed_out() && rank.records.is_complete;
   const bool may_diagnose = phase == Phase::running || phase == Phase::attributing;
   if (may_diagnose && timed_out_waiting) {
     diagnose(rank.index, now);
@@ -181,7 +181,7 @@ void FailureJudge::diagnose(int suspect, const Moment& now) {
 void FailureJudge::request_records() {
   RequestRecords request;
   for (const Rank& rank : state_.ranks.own()) {
-    if (rank.running() && !rank.has_records && !rank.records_are_last) {
+    if (rank.running() && !rank.records.is_complete && !rank.records.is_last) {
       request.ranks.push_back(rank.index);
     }
   }

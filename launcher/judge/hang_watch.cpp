@@ -277,14 +277,14 @@ std::optional<HangWatch::Time> HangWatch::next_check() const {
 }
 
 bool HangWatch::all_have_responded(const std::vector<Rank>& ranks) {
-  return std::ranges::none_of(ranks,
-                              [](const Rank& rank) { return rank.running() && !rank.has_records; });
+  return std::ranges::none_of(
+      ranks, [](const Rank& rank) { return rank.running() && !rank.records.is_complete; });
 }
 
 std::optional<int> HangWatch::find_culprit(std::vector<Rank>& ranks, Time now) {
   const bool is_hang = !ranks[static_cast<std::size_t>(suspect_)].end;
   const auto is_alive_without_response = [&](const Rank& rank) {
-    return rank.running() && !rank.has_records && is_alive(rank.index, now);
+    return rank.running() && !rank.records.is_complete && is_alive(rank.index, now);
   };
   // Without the response of a slow rank the others are inconclusive.
   if (is_hang && std::ranges::any_of(ranks, is_alive_without_response)) {
@@ -293,8 +293,8 @@ std::optional<int> HangWatch::find_culprit(std::vector<Rank>& ranks, Time now) {
   }
   std::vector<std::optional<RankRecords>> records;
   for (const Rank& rank : ranks) {
-    const bool counts = rank.running() || rank.has_records;
-    records.push_back(counts ? std::optional(parse_records(rank.records)) : std::nullopt);
+    const bool counts = rank.running() || rank.records.is_complete;
+    records.push_back(counts ? std::optional(parse_records(rank.records.text)) : std::nullopt);
   }
   const auto found = hang_verdict(records);
   Rank& culprit = ranks[static_cast<std::size_t>(found ? found->culprit : suspect_)];

@@ -70,7 +70,7 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
     return is_told ? culprit.reported_error->line : "";
   }
   const bool is_hang = !culprit.hang.empty();
-  const bool tells_step = culprit.step >= 0 && !(is_hang && culprit.has_records);
+  const bool tells_step = culprit.step >= 0 && !(is_hang && culprit.records.is_complete);
   const std::string step = tells_step ? fmt::format(" at step {}", culprit.step) : "";
   return fmt::format("failed: rank {} ({}) {}{} {}{}{}", culprit.index,
                      place_of(culprit, placement), describe(culprit),
@@ -188,7 +188,8 @@ JobResult job_result(const Verdict& verdict, const std::vector<Rank>& ranks,
 ReportedCheckpoint newest_checkpoint(const std::vector<Rank>& ranks) {
   ReportedCheckpoint newest;
   for (const Rank& rank : ranks) {
-    if (rank.checkpoint.step > newest.step) newest = rank.checkpoint;
+    const ReportedCheckpoint& latest = rank.checkpoints.latest;
+    if (latest.step > newest.step) newest = latest;
   }
   return newest;
 }
@@ -214,11 +215,11 @@ AttemptResult attempt_result(const Verdict& verdict, const std::vector<Rank>& ra
   end.recovery = steps.recovery();
   end.checkpoint = newest_checkpoint(ranks);
   for (const Rank& rank : ranks) {
+    const CommittedSteps& committed = rank.checkpoints.committed_steps;
     end.is_left_behind |= rank.running();
-    end.is_reporting |=
-        rank.step >= 0 || !rank.committed_steps.empty() || rank.reported_error.has_value();
+    end.is_reporting |= rank.step >= 0 || !committed.empty() || rank.reported_error.has_value();
     end.step = std::max(end.step, rank.step);
-    end.committed_steps.update(rank.committed_steps);
+    end.committed_steps.update(committed);
   }
   return end;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/clocks.h"
+#include "launcher/local/checkpoint_reports.h"
 #include "launcher/local/rank.h"
 #include "launcher/nodes/messages.h"
 #include "launcher/nodes/placement.h"

@@ -24,16 +24,17 @@ void append_record(Rank& rank, std::string_view word, std::string_view rest) {
   constexpr std::size_t kMostBytes = 65536;
   if (word == "where") {  // a response begins
     rank.forget_records();
-    rank.records_heartbeat = rank.heartbeats;
+    rank.records.heartbeat = rank.heartbeats;
   }
-  if (rank.has_records) return;
+  RecordsResponse& response = rank.records;
+  if (response.is_complete) return;
   const bool is_last = word == "records-last";
   const bool is_end = is_last || word == "records-end";
   // Truncates a longer response; its last line still counts.
-  if (!is_end && rank.records.size() > kMostBytes) return;
-  rank.records.append(word).append(" ").append(rest).append("\n");
-  if (is_last) rank.records_are_last = true;
-  rank.has_records = is_end;
+  if (!is_end && response.text.size() > kMostBytes) return;
+  response.text.append(word).append(" ").append(rest).append("\n");
+  if (is_last) response.is_last = true;
+  response.is_complete = is_end;
 }
 
 /// True if the line reported an error.
@@ -43,7 +44,8 @@ bool apply_control_line(Rank& rank, std::string_view line) {
     parse(take_word(line), rank.step);
     parse(line, rank.waited_us);
     rank.step = std::max<std::int64_t>(rank.step, -1);
-    if (rank.step < rank.checkpoint.step) rank.checkpoint = {};  // a script has begun another run
+    ReportedCheckpoint& latest = rank.checkpoints.latest;
+    if (rank.step < latest.step) latest = {};  // a script has begun another run
     rank.waited_us = std::max<std::int64_t>(rank.waited_us, 0);
     ++rank.heartbeats;
   } else if (word == "busy") {
@@ -51,16 +53,17 @@ bool apply_control_line(Rank& rank, std::string_view line) {
   } else if (word == "where" || word == "call" || word.starts_with("records-")) {
     append_record(rank, word, line);
   } else if (word == "run") {
-    rank.run = dtrain::base::printable(take_word(line), 64);
+    rank.checkpoints.run = dtrain::base::printable(take_word(line), 64);
   } else if (word == "committed") {
+    CheckpointReports& reports = rank.checkpoints;
     std::int64_t step = -1;
     parse(take_word(line), step);
-    rank.checkpoint = {.step = std::max<std::int64_t>(step, -1),
-                       .resume_advice = dtrain::base::printable(line),
-                       .requeue_file = rank.requeue_file};
-    rank.committed_steps.set(rank.run, rank.checkpoint.step);
+    reports.latest = {.step = std::max<std::int64_t>(step, -1),
+                      .resume_advice = dtrain::base::printable(line),
+                      .requeue_file = reports.requeue_file};
+    reports.committed_steps.set(reports.run, reports.latest.step);
   } else if (word == "requeue-file") {
-    if (line.starts_with('/')) rank.requeue_file = line;
+    if (line.starts_with('/')) rank.checkpoints.requeue_file = line;
   } else if (word == "plain-output") {
     rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {
@@ -145,35 +148,6 @@ bool read_control(Rank& rank, std::string_view bytes) {
   }
   if (partial.size() > kMaxControlLine) partial.clear();
   return told;
-}
-
-void CommittedSteps::set(const std::string& run, std::int64_t step) {
-  constexpr std::size_t kMostRuns = 1000;
-  if (step < 0 || (steps_.size() == kMostRuns && !steps_.contains(run))) return;
-  steps_[run] = step;
-}
-
-void CommittedSteps::update(const CommittedSteps& newer) {
-  for (const auto& [run, step] : newer.steps_) set(run, step);
-}
-
-bool CommittedSteps::raise(const CommittedSteps& other) {
-  bool is_raised = false;
-  for (const auto& [run, step] : other.steps_) {
-    const auto own = steps_.find(run);
-    if (own != steps_.end() && own->second >= step) continue;
-    set(run, step);
-    is_raised |= steps_.contains(run);
-  }
-  return is_raised;
-}
-
-std::string CommittedSteps::text() const {
-  std::string text;
-  for (const auto& [run, step] : steps_) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", run, step);
-  }
-  return text;
 }
 
 }  // namespace launcher

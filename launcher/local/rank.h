@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,29 +13,10 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/descriptor.h"
+#include "launcher/local/checkpoint_reports.h"
 #include "launcher/local/rank_stream.h"
 
 namespace launcher {
-
-/// For each run, the step of the latest committed checkpoint that a rank reported. A job may train
-/// several runs, one after the other. Holds at most 1,000 runs, so that they fit into a rank's
-/// environment, and ignores later ones.
-class CommittedSteps {
- public:
-  /// Replaces the step of a run. Ignores a negative one.
-  void set(const std::string& run, std::int64_t step);
-  /// Replaces the steps of all runs in `newer`.
-  void update(const CommittedSteps& newer);
-  /// Replaces the steps that are higher in `other`. Returns whether there are any.
-  [[nodiscard]] bool raise(const CommittedSteps& other);
-
-  [[nodiscard]] bool empty() const { return steps_.empty(); }
-  /// "RUN=STEP RUN=STEP", as ranks find it in DTRUN_COMMITTED.
-  [[nodiscard]] std::string text() const;
-
- private:
-  std::map<std::string, std::int64_t> steps_;
-};
 
 /// How a process ended.
 struct RankEnd {
@@ -72,35 +52,30 @@ struct ReportedError {
   }
 };
 
-/// A checkpoint as a rank reported it. One message sets all fields, so that they belong to one run.
-struct ReportedCheckpoint {
-  std::int64_t step = -1;          // -1: there is none
-  std::string resume_advice = {};  // how to resume from it
-  std::string requeue_file = {};   // written to request another start of its run
+/// A rank's response to a request for its position and open collectives (docs/guide/dtrun.md).
+struct RecordsResponse {
+  std::string text = {};  // as received
+  bool is_complete = false;
+  bool is_last = false;        // sent unasked before the rank fails; it responds no more
+  std::int64_t heartbeat = 0;  // `Rank::heartbeats` when the response began
 };
 
+/// A rank's process, output streams, reports and end. A rank of another node has no descriptors
+/// here.
 struct Rank {
-  int index = 0;   // in the job
-  int node = 0;    // where it runs; a rank of another node has no descriptors here
-  pid_t pid = -1;  // on its own machine
+  int index = 0;                          // in the job
+  int node = 0;                           // where it runs
+  pid_t pid = -1;                         // on its own machine
   dtrain::base::Descriptor pidfd = {};    // readable once the process has ended
   dtrain::base::Descriptor control = {};  // dtrun's end of DTRUN_CONTROL_FD
   std::string control_partial = {};
   RankStream output = {};
   RankStream error = {};
-  std::int64_t step = -1;                // the last one that it reported
-  std::int64_t waited_us = 0;            // total wait for other ranks up to that step
-  std::int64_t heartbeats = 0;           // number received: steps and "busy" messages
-  std::int64_t reported_heartbeats = 0;  // number when progress was last reported to node 0
-  std::int64_t reported_ns = 0;          // time of that report
-  std::string run = {};                  // name of the run that it trains
-  ReportedCheckpoint checkpoint = {};    // the latest committed one of that run
-  CommittedSteps committed_steps = {};   // of all runs
-  std::string requeue_file = {};         // of the checkpoints that it reports from now on
-  std::string records = {};  // position and open collectives (docs/guide/dtrun.md), as received
-  bool has_records = false;  // the response is complete
-  bool records_are_last = false;       // sent unasked before it fails; it responds no more
-  std::int64_t records_heartbeat = 0;  // `heartbeats` when the response began
+  std::int64_t step = -1;       // the last one that it reported
+  std::int64_t waited_us = 0;   // total wait for other ranks up to that step
+  std::int64_t heartbeats = 0;  // number received: steps and "busy" messages
+  CheckpointReports checkpoints = {};
+  RecordsResponse records = {};
   std::string hang = {};  // of a rank that others wait for: the collective, and its position
   bool stopped = false;   // by SIGSTOP or the like, for too long
   bool lost = false;      // its node is lost, so its end is unknown
@@ -111,13 +86,13 @@ struct Rank {
   [[nodiscard]] bool running() const { return !end && !lost; }
   /// Discards its response, unless it was the last one of a rank that fails or has ended.
   void forget_records() {
-    if (!running() || records_are_last) return;
-    records.clear();
-    has_records = false;
+    if (!running() || records.is_last) return;
+    records.text.clear();
+    records.is_complete = false;
   }
   /// Discards a response that is older than the last heartbeat.
   void forget_old_records() {
-    if (heartbeats != records_heartbeat) forget_records();
+    if (heartbeats != records.heartbeat) forget_records();
   }
   /// Records the end of an orphan, a process that the rank's leader left behind in its group. If a
   /// stop's SIGTERM ended the leader (a shell), the end of the orphan replaces that of the leader.

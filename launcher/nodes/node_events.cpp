@@ -161,11 +161,9 @@ void NodeEvents::update_records(const NodeEvent& event, const Moment& now) {
   const std::string text = reader.text();
   const bool are_last = reader.number() != 0;
   Rank* const rank = reader.is_whole() ? state_.ranks.find(index, event.node) : nullptr;
-  if (rank == nullptr || rank->records_are_last) return;
-  rank->records = text;
-  rank->records_are_last = are_last;
-  rank->has_records = true;
-  rank->records_heartbeat = rank->heartbeats;
+  if (rank == nullptr || rank->records.is_last) return;
+  rank->records = {
+      .text = text, .is_complete = true, .is_last = are_last, .heartbeat = rank->heartbeats};
   judge_.records_arrived(now);
 }
 

@@ -27,7 +27,8 @@ NodeLink::NodeLink(std::shared_ptr<NodeConnections> connections, const Placement
     : connections_(std::move(connections)),
       own_node_(placement.node_rank),
       done_(static_cast<std::size_t>(placement.num_nodes())),
-      is_open_(placement.has_several_nodes()) {}
+      is_open_(placement.has_several_nodes()),
+      progress_reports_(static_cast<std::size_t>(placement.world_size())) {}
 
 void NodeLink::send_to_all(NodeMessage kind, std::string_view body) const {
   if (is_open_) connections_->send_to_all(kind, body);
@@ -54,16 +55,15 @@ void NodeLink::report_rank(Rank& rank, SharedOutput& console) const {
   if (!is_coordinator()) send_to_coordinator(NodeMessage::rank_end, encode(report_of(rank)));
 }
 
-void NodeLink::report_progress(Rank& rank, std::int64_t now_ns) const {
+void NodeLink::report_progress(const Rank& rank, std::int64_t now_ns) {
   constexpr std::int64_t kInterval_ns = 500'000'000;  // a busy rank sends one heartbeat a second
   if (is_coordinator()) return;
-  const bool is_first = rank.reported_heartbeats == 0;
-  if (rank.heartbeats == rank.reported_heartbeats ||
-      (!is_first && now_ns < rank.reported_ns + kInterval_ns)) {
+  ProgressReport& last = progress_reports_[static_cast<std::size_t>(rank.index)];
+  const bool is_first = last.heartbeats == 0;
+  if (rank.heartbeats == last.heartbeats || (!is_first && now_ns < last.time_ns + kInterval_ns)) {
     return;
   }
-  rank.reported_heartbeats = rank.heartbeats;
-  rank.reported_ns = now_ns;
+  last = {.heartbeats = rank.heartbeats, .time_ns = now_ns};
   send_to_coordinator(NodeMessage::progress, MessageWriter()
                                                  .number(static_cast<std::uint64_t>(rank.index))
                                                  .number(static_cast<std::uint64_t>(rank.step))
@@ -72,13 +72,13 @@ void NodeLink::report_progress(Rank& rank, std::int64_t now_ns) const {
 }
 
 void NodeLink::report_records(Rank& rank) const {
-  if (!is_open_ || is_coordinator() || !rank.has_records) return;
+  if (!is_open_ || is_coordinator() || !rank.records.is_complete) return;
   send_to_coordinator(NodeMessage::records, MessageWriter()
                                                 .number(static_cast<std::uint64_t>(rank.index))
-                                                .text(std::exchange(rank.records, {}))
-                                                .number(rank.records_are_last ? 1 : 0)
+                                                .text(std::exchange(rank.records.text, {}))
+                                                .number(rank.records.is_last ? 1 : 0)
                                                 .bytes());
-  rank.has_records = false;
+  rank.records.is_complete = false;
 }
 
 bool NodeLink::all_done() const { return std::ranges::find(done_, false) == done_.end(); }

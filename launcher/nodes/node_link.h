@@ -44,7 +44,7 @@ class NodeLink {
   /// reads what a failed rank has written to its standard error.
   void report_rank(Rank& rank, SharedOutput& console) const;
   /// Reports a rank's progress to node 0, twice a second at most.
-  void report_progress(Rank& rank, std::int64_t now_ns) const;
+  void report_progress(const Rank& rank, std::int64_t now_ns);
   /// Sends a rank's complete response to node 0, and discards it, so that it is not sent again as a
   /// new one.
   void report_records(Rank& rank) const;
@@ -61,10 +61,17 @@ class NodeLink {
   [[nodiscard]] bool all_done() const;
 
  private:
+  /// The last report of a rank's progress.
+  struct ProgressReport {
+    std::int64_t heartbeats = 0;  // `Rank::heartbeats` at that time; 0: none was sent
+    std::int64_t time_ns = 0;
+  };
+
   std::shared_ptr<NodeConnections> connections_;
   int own_node_;
   std::vector<bool> done_;  // a node other than 0 sets only its own entry, once reported
   bool is_open_;
+  std::vector<ProgressReport> progress_reports_;  // by rank
 };
 
 }  // namespace launcher

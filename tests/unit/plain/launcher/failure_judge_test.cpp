@@ -75,9 +75,9 @@ class Job {
         ReportedError{.status = status, .is_shared = is_shared, .line = line};
   }
   void respond(int index, const std::string& calls) {
-    rank(index).records = "where in backward of step 3\n" + calls + "records-end\n";
-    rank(index).has_records = true;
-    rank(index).records_heartbeat = rank(index).heartbeats;
+    rank(index).records = {.text = "where in backward of step 3\n" + calls + "records-end\n",
+                           .is_complete = true,
+                           .heartbeat = rank(index).heartbeats};
     judge.records_arrived(now());
   }
   /// The decisions of that type since the last call, which are the only ones that it leaves.
