@@ -18,6 +18,7 @@
 
 #include "dtrain/base/overloaded.h"
 #include "launcher/local/processes.h"
+#include "launcher/output/live_line.h"
 #include "launcher/output/output_writer.h"
 
 namespace launcher {
@@ -81,7 +82,7 @@ AttemptResult Supervisor::run() {
 }
 
 void Supervisor::start_ranks() {
-  ranks_.start(job_, watchdog_.original_mask, output_.console(), output_.logs());
+  ranks_.start(job_, watchdog_.original_mask, output_.logs());
   job_.rendezvous = {};  // only the ranks keep the socket, so that each notices when another ends
   for (const Rank& rank : state_.ranks.own()) {
     loop_.watch(rank.pidfd.get(), {.source = Source::rank_end, .rank = rank.index});
@@ -229,7 +230,7 @@ void Supervisor::on_signals() {
     if (signal == SIGWINCH) {
       output_.console().redraw();
       const Rank& first = state_.ranks.at(0);
-      const int columns = first.error.columns_left(output_.console().columns());
+      const int columns = first.error.columns_left(terminal_columns());
       LocalRanks::send_line(first, fmt::format("columns {}\n", columns));
     } else {
       stops_.user_signal(signal, clock_.now());

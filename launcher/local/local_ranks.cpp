@@ -21,6 +21,7 @@
 #include "launcher/job.h"
 #include "launcher/local/processes.h"
 #include "launcher/local/spawn.h"
+#include "launcher/output/live_line.h"
 
 namespace launcher {
 namespace {
@@ -52,7 +53,7 @@ std::string prefix_of(const PreparedJob& job, int node, int index) {
 }
 
 RankStreamOptions stream_options(const PreparedJob& job, int index, Stream stream,
-                                 const SharedOutput& console, LogWriter& logs) {
+                                 LogWriter& logs) {
   const Options& options = job.options;
   const int bit = static_cast<int>(stream);
   const int local = index - job.placement.own().first_rank;
@@ -64,7 +65,7 @@ RankStreamOptions stream_options(const PreparedJob& job, int index, Stream strea
   result.prefix = prefix_of(job, job.placement.node_rank, index);
   result.shown = (teed || !redirected) &&
                  (filter.empty() || std::find(filter.begin(), filter.end(), local) != filter.end());
-  result.live = index == 0 && stream == Stream::error && result.shown && console.terminal();
+  result.live = index == 0 && stream == Stream::error && result.shown && error_is_terminal();
   if (teed || redirected) {
     const char* const name = stream == Stream::output ? "stdout" : "stderr";
     std::string why_not;
@@ -97,21 +98,19 @@ void add_remote(RankTable& table, const PreparedJob& job, int node) {
 }
 
 /// Starts one rank of this node. `index` counts the ranks of the job.
-Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
-                const SharedOutput& console, LogWriter& logs) {
+Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask, LogWriter& logs) {
   Pipe output = make_pipe();
   Pipe error = make_pipe();
   Pipe control = make_control();
   RankStream output_stream(std::move(output.reader),
-                           stream_options(job, index, Stream::output, console, logs));
-  RankStream error_stream(std::move(error.reader),
-                          stream_options(job, index, Stream::error, console, logs));
+                           stream_options(job, index, Stream::output, logs));
+  RankStream error_stream(std::move(error.reader), stream_options(job, index, Stream::error, logs));
 
   RankStart start{.index = index, .control_fd = control.writer.get()};
   // If output is redirected, a program's progress belongs there (dtrun ... | tee log).
   const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
   if (error_stream.live() && sees_all) {
-    start.terminal_columns = error_stream.columns_left(console.columns());
+    start.terminal_columns = error_stream.columns_left(terminal_columns());
   }
 
   const Descriptor input = input_of(index);
@@ -156,15 +155,14 @@ void require_files_for(int num_ranks) {
        num_ranks, kOfEach, std::strerror(EMFILE));
 }
 
-void LocalRanks::start(const PreparedJob& job, const sigset_t& signal_mask,
-                       const SharedOutput& console, LogWriter& logs) {
+void LocalRanks::start(const PreparedJob& job, const sigset_t& signal_mask, LogWriter& logs) {
   constexpr std::chrono::milliseconds kKillLimit(300);
   const Placement& placement = job.placement;
   for (int node = 0; node < placement.node_rank; ++node) add_remote(table_, job, node);
   try {
     for (int local = 0; local < placement.own().num_ranks; ++local) {
       const int index = placement.own().first_rank + local;
-      table_.add(start_rank(job, index, signal_mask, console, logs));
+      table_.add(start_rank(job, index, signal_mask, logs));
     }
   } catch (...) {
     kill_descendants(kKillLimit);

@@ -10,7 +10,6 @@
 
 #include "launcher/local/rank_table.h"
 #include "launcher/output/log_writer.h"
-#include "launcher/output/shared_output.h"
 
 namespace launcher {
 
@@ -34,8 +33,7 @@ class LocalRanks {
   ///         file still fails after 30 s; Error{memory} if there is no memory for another process;
   ///         Error{spawn} for other reasons, such as too many open files; also as
   ///         LogFolder::create_log.
-  void start(const PreparedJob& job, const sigset_t& signal_mask, const SharedOutput& console,
-             LogWriter& logs);
+  void start(const PreparedJob& job, const sigset_t& signal_mask, LogWriter& logs);
 
   /// Returns whether a process group of these ranks has processes left.
   [[nodiscard]] bool any_group_running();

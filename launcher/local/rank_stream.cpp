@@ -72,10 +72,7 @@ void RankStream::take(SharedOutput& console, std::string_view text, bool is_live
   if (options_.stream == Stream::error && !text.empty()) keep(text);
   if (!options_.shown) return;
   // With an empty line after progress text, a program keeps that text on the screen.
-  if (options_.live && text.empty() && console.has_live()) {
-    console.commit_live(options_.prefix);
-    return;
-  }
+  if (options_.live && text.empty() && console.commit_live(options_.prefix)) return;
   console.line(options_.stream, options_.prefix, text);
 }
 

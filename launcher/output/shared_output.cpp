@@ -1,7 +1,6 @@
 #include "launcher/output/shared_output.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,8 +11,6 @@
 namespace launcher {
 namespace {
 
-constexpr std::string_view kClearLine = "\r\033[J";
-
 bool same_file(int a, int b) {
   struct stat first {};
   struct stat second {};
@@ -21,39 +18,15 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-/// The longest prefix that fits in `columns`, counted in UTF-8 characters.
-std::string_view fitted(std::string_view text, std::size_t columns) {
-  std::size_t characters = 0;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const bool begins_character = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
-    if (begins_character && ++characters > columns) return text.substr(0, at);
-  }
-  return text;
-}
-
 }  // namespace
 
 SharedOutput::SharedOutput(std::string own_prefix, Pieces pieces)
-    : own_prefix_(std::move(own_prefix)),
-      error_("standard error", STDERR_FILENO, waker_, pieces),
-      terminal_(::isatty(STDERR_FILENO) == 1) {
+    : own_prefix_(std::move(own_prefix)), error_("standard error", STDERR_FILENO, waker_, pieces) {
   if (same_file(STDOUT_FILENO, STDERR_FILENO)) {
     error_.name = "standard output and error";
   } else {
     output_.emplace("standard output", STDOUT_FILENO, waker_, pieces);
   }
-}
-
-int SharedOutput::columns() const {
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
-
-void SharedOutput::hide_live() {
-  if (!live_shown_) return;
-  error_.pending += kClearLine;
-  live_shown_ = false;
 }
 
 void SharedOutput::line(Stream stream, std::string_view prefix, std::string_view text) {
@@ -64,7 +37,7 @@ void SharedOutput::line(Stream stream, std::string_view prefix, std::string_view
     return;
   }
   if (!has_room(sink)) return;
-  if (&sink == &error_) hide_live();
+  if (&sink == &error_) live_.clear(sink.pending);
   sink.pending.append(prefix).append(text).append("\n");
 }
 
@@ -95,33 +68,25 @@ void SharedOutput::report_losses(Sink& sink) {
 /// Adds a line to standard error even while other lines are dropped.
 void SharedOutput::warn(std::string_view text) {
   if (error_.writer.closed()) return;
-  hide_live();
+  live_.clear(error_.pending);
   error_.pending.append(own_prefix_).append("warning: ").append(text).append("\n");
 }
 
-void SharedOutput::live(std::string_view text) {
-  hide_live();
-  live_ = text;
-}
+void SharedOutput::live(std::string_view text) { live_.set(text, error_.pending); }
 
-void SharedOutput::redraw() { hide_live(); }
+void SharedOutput::redraw() { live_.clear(error_.pending); }
 
-void SharedOutput::commit_live(std::string_view prefix) {
-  if (live_.empty()) return;
-  hide_live();
-  const std::string text = std::exchange(live_, {});
-  line(Stream::error, prefix, text);
+bool SharedOutput::commit_live(std::string_view prefix) {
+  if (live_.empty()) return false;
+  line(Stream::error, prefix, live_.take(error_.pending));
+  return true;
 }
 
 void SharedOutput::flush() {
   if (output_) report_losses(*output_);
   report_losses(error_);
   // While earlier bytes are queued, a newer text may still replace this one.
-  if (!live_.empty() && !live_shown_ && error_.writer.waiting() == 0 && !error_.writer.closed()) {
-    const auto width = static_cast<std::size_t>(columns());
-    error_.pending.append(kClearLine).append(fitted(live_, width - 1)).append("\r");
-    live_shown_ = true;
-  }
+  if (error_.writer.waiting() == 0 && !error_.writer.closed()) live_.draw(error_.pending);
   error_.writer.write(std::exchange(error_.pending, {}));
   if (output_) output_->writer.write(std::exchange(output_->pending, {}));
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/output/live_line.h"
 #include "launcher/output/output_writer.h"
 
 namespace launcher {
@@ -18,11 +19,7 @@ enum class Stream : int { output = 1, error = 2 };
 
 /// Never blocks on a reader: threads write the lines. After a broken pipe, drops lines: the job
 /// continues without a reader. While a disk is full, keeps 1 MiB of lines, drops the others, and
-/// reports their number on standard error.
-///
-/// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
-/// again after it. The cursor stays at the start of the live line, so that the whole line can be
-/// cleared even if a narrower window has wrapped it into several rows.
+/// reports their number on standard error. A terminal may have a live line at its bottom.
 ///
 /// Threads: one.
 class SharedOutput {
@@ -34,19 +31,13 @@ class SharedOutput {
   /// The prefix of dtrun's own lines.
   [[nodiscard]] const std::string& own_prefix() const { return own_prefix_; }
 
-  /// Returns whether standard error is a terminal, that is, whether live() shows anything.
-  [[nodiscard]] bool terminal() const { return terminal_; }
-  /// The terminal's width; 80 if it is unknown.
-  [[nodiscard]] int columns() const;
-
   void line(Stream stream, std::string_view prefix, std::string_view text);
-  /// Redraws the live line, cut to the terminal's width.
+  /// Replaces the live line; empty: none.
   void live(std::string_view text);
-  [[nodiscard]] bool has_live() const { return !live_.empty(); }
   /// Draws the live line again, in the width that the terminal has now.
   void redraw();
-  /// Makes the live line an ordinary one; no effect without one.
-  void commit_live(std::string_view prefix);
+  /// Makes the live line an ordinary one. Returns whether there was one.
+  bool commit_live(std::string_view prefix);
 
   /// From now on drops and counts lines while `limit` bytes are waiting.
   void drop_beyond(std::size_t limit) { limit_ = limit; }
@@ -82,15 +73,12 @@ class SharedOutput {
   [[nodiscard]] bool has_room(Sink& sink);
   void report_losses(Sink& sink);
   void warn(std::string_view text);
-  void hide_live();
 
   std::string own_prefix_;
   std::shared_ptr<const Waker> waker_ = std::make_shared<Waker>();
   Sink error_;
   std::optional<Sink> output_;  // none if both are one file: a single queue keeps the order
-  bool terminal_;
-  std::string live_;
-  bool live_shown_ = false;
+  LiveLine live_;
   std::optional<std::size_t> limit_;
   std::int64_t lines_dropped_ = 0;
 };
