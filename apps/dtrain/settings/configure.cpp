@@ -51,7 +51,9 @@ std::string count_variable(const std::string& rank_variable) {
 
 void require_rendezvous(const base::RankEnv& env, config::Backend backend) {
   if (backend == config::Backend::mpi) return;  // MPI does the rendezvous
-  if (env.world_size == 1 || (!env.master_addr.empty() && env.master_port != 0)) return;
+  const base::RendezvousEnv& rendezvous = env.rendezvous;
+  if (env.world_size == 1) return;
+  if (!rendezvous.master_addr.empty() && rendezvous.master_port != 0) return;
   if (env.slurm_step) return;  // the address is derived from SLURM's variables
   base::fail(ErrorKind::usage,
              "{} says {} ranks, but MASTER_ADDR and MASTER_PORT, the rendezvous address, are not "

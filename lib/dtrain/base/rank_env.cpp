@@ -167,8 +167,9 @@ void complete_from_step(const Reader& reader, RankEnv& env) {
     env.threads_hint = std::min(env.slurm_step->cores, usable_cores());
   }
   if (env.world_size == 1) return;
-  env.master_port = port_of(*env.slurm_step);
-  if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
+  RendezvousEnv& rendezvous = env.rendezvous;
+  rendezvous.master_port = port_of(*env.slurm_step);
+  if (rendezvous.master_addr.empty() && env.num_nodes == 1) rendezvous.master_addr = "127.0.0.1";
 }
 
 /// mpirun provides no rendezvous address; ranks of one machine derive a port from its job id, which
@@ -176,9 +177,10 @@ void complete_from_step(const Reader& reader, RankEnv& env) {
 void complete_from_mpirun(const Reader& reader, RankEnv& env) {
   constexpr std::int64_t kMaxId = std::int64_t{1} << 32;
   const auto job = reader.number("OMPI_MCA_ess_base_jobid", 0, kMaxId);
-  if (!job || env.world_size == 1 || env.num_nodes != 1 || env.master_port != 0) return;
-  env.master_port = port_of(SlurmStep{.job_id = *job >> 16, .step_id = *job & 0xFFFF});
-  if (env.master_addr.empty()) env.master_addr = "127.0.0.1";
+  RendezvousEnv& rendezvous = env.rendezvous;
+  if (!job || env.world_size == 1 || env.num_nodes != 1 || rendezvous.master_port != 0) return;
+  rendezvous.master_port = port_of(SlurmStep{.job_id = *job >> 16, .step_id = *job & 0xFFFF});
+  if (rendezvous.master_addr.empty()) rendezvous.master_addr = "127.0.0.1";
 }
 
 void require_agreement(const RankEnv& a, const RankEnv& b) {
@@ -244,6 +246,25 @@ bool meets_where_dtrun_says(const Reader& reader) {
   return reader.text("DTRUN_MASTER") == master;
 }
 
+RendezvousEnv read_rendezvous(const Reader& reader, const RankEnv& env) {
+  RendezvousEnv rendezvous;
+  rendezvous.master_addr = reader.text("MASTER_ADDR");
+  // Other programs of this machine may use the name in their own way.
+  if (env.world_size > 1) {
+    rendezvous.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
+  }
+  if (env.source == kTorch.rank && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    rendezvous.agent_store_key = "dtrain/" + reader.text("TORCHELASTIC_RESTART_COUNT");
+  } else if (meets_where_dtrun_says(reader)) {
+    rendezvous.store = {.rendezvous_fd = read_descriptor(reader, "DTRUN_STORE_FD"),
+                        .port = reader.number("DTRUN_STORE_PORT", 1, kMaxPort).value_or(0),
+                        .listener_fd = read_descriptor(reader, "DTRUN_STORE_LISTENER_FD")};
+  }
+  rendezvous.job_token = reader.text("DTRAIN_JOB_TOKEN");
+  rendezvous.job_token_file = reader.text("DTRAIN_JOB_TOKEN_FILE");
+  return rendezvous;
+}
+
 void read_restart(const Reader& reader, RankEnv& env) {
   constexpr std::int64_t kMaxRestarts = 1 << 30;
   env.launch = reader.text("TORCHELASTIC_RUN_ID");
@@ -258,18 +279,7 @@ void read_restart(const Reader& reader, RankEnv& env) {
 RankEnv read_rank_env(const EnvLookup& lookup) {
   const Reader reader(lookup);
   RankEnv env = read_rank(reader);
-  env.master_addr = reader.text("MASTER_ADDR");
-  // Other programs of this machine may use the name in their own way.
-  if (env.world_size > 1) env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
-  if (env.source == kTorch.rank && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    env.agent_store_key = "dtrain/" + reader.text("TORCHELASTIC_RESTART_COUNT");
-  } else if (meets_where_dtrun_says(reader)) {
-    env.store = {.rendezvous_fd = read_descriptor(reader, "DTRUN_STORE_FD"),
-                 .port = reader.number("DTRUN_STORE_PORT", 1, kMaxPort).value_or(0),
-                 .listener_fd = read_descriptor(reader, "DTRUN_STORE_LISTENER_FD")};
-  }
-  env.job_token = reader.text("DTRAIN_JOB_TOKEN");
-  env.job_token_file = reader.text("DTRAIN_JOB_TOKEN_FILE");
+  env.rendezvous = read_rendezvous(reader, env);
   env.gloo_interfaces = reader.text("GLOO_SOCKET_IFNAME");
   env.control_fd = read_descriptor(reader, "DTRUN_CONTROL_FD");
   env.threads_hint = read_threads(reader);

@@ -24,6 +24,26 @@ struct StoreSockets {
   int listener_fd = -1;
 };
 
+/// How this process reaches rank 0's store.
+struct RendezvousEnv {
+  std::string master_addr;       ///< address of the store; empty: not set
+  std::int64_t master_port = 0;  ///< 0: not set
+  StoreSockets store;            ///< dtrun's sockets to the store
+
+  /// Under torchrun, whose store occupies master_addr:master_port (TORCHELASTIC_USE_AGENT_STORE):
+  /// this attempt's key in torchrun's store. Empty: rank 0 may listen there
+  std::string agent_store_key;
+
+  std::string job_token;       ///< the job's secret, for a rendezvous over TCP (DTRAIN_JOB_TOKEN)
+  std::string job_token_file;  ///< a file that contains the secret (DTRAIN_JOB_TOKEN_FILE)
+
+  /// The store's port at master_addr, for ranks without dtrun's rendezvous socket: dtrun's port if
+  /// set, otherwise master_port.
+  [[nodiscard]] std::int64_t store_port() const {
+    return store.port > 0 ? store.port : master_port;
+  }
+};
+
 /// This process's rank and how it was launched. Without a launcher: rank 0 of 1.
 struct RankEnv {
   std::int64_t rank = 0;
@@ -34,18 +54,8 @@ struct RankEnv {
   std::int64_t num_nodes = 1;  ///< 0: unknown
   std::string source;  ///< the variable that set the rank: "RANK", "SLURM_PROCID", ...; empty: none
 
-  std::string master_addr;       ///< address of rank 0's store; empty: not set
-  std::int64_t master_port = 0;  ///< 0: not set
-  StoreSockets store;            ///< dtrun's sockets to rank 0's store
-  int control_fd = -1;           ///< connection to dtrun (DTRUN_CONTROL_FD)
-
-  /// Under torchrun, whose store occupies master_addr:master_port (TORCHELASTIC_USE_AGENT_STORE):
-  /// this attempt's key in torchrun's store. Empty: rank 0 may listen there
-  std::string agent_store_key;
-
-  std::string job_token;       ///< the job's secret, for a rendezvous over TCP (DTRAIN_JOB_TOKEN)
-  std::string job_token_file;  ///< a file that contains the secret (DTRAIN_JOB_TOKEN_FILE)
-
+  RendezvousEnv rendezvous;
+  int control_fd = -1;          ///< connection to dtrun (DTRUN_CONTROL_FD)
   std::string gloo_interfaces;  ///< gloo's interfaces, comma-separated (GLOO_SOCKET_IFNAME)
 
   /// OMP_NUM_THREADS, or SLURM's CPUs for a task, at most the usable cores; 0: neither is set
@@ -63,12 +73,6 @@ struct RankEnv {
   std::int64_t restart_count = 0;  ///< how often the launcher has restarted the job
   std::int64_t max_restarts = 0;   ///< the limit of restart_count
   std::string restart_reason;      ///< how the previous attempt ended, as dtrun reports it
-
-  /// The port of rank 0's store at master_addr, for ranks without dtrun's rendezvous socket:
-  /// dtrun's port if set, otherwise master_port.
-  [[nodiscard]] std::int64_t store_port() const {
-    return store.port > 0 ? store.port : master_port;
-  }
 };
 
 /// Looks up a variable; empty if it is unset or empty.

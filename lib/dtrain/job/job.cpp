@@ -74,7 +74,7 @@ parallel::RankPlan plan_this_rank(const config::Config& requested, comm::World& 
 
 // Returns advice for a single process whose environment describes several ranks.
 std::string waiting_advice(const base::RankEnv& env) {
-  const bool starts_all = env.control_fd >= 0 || !env.agent_store_key.empty();
+  const bool starts_all = env.control_fd >= 0 || !env.rendezvous.agent_store_key.empty();
   if (starts_all || (env.source != "RANK" && !env.slurm_step)) return {};
   const std::string start =
       env.slurm_step
@@ -127,7 +127,7 @@ config::DeviceName device_of(const config::Config& config, const base::RankEnv& 
 }
 
 std::string rendezvous_addr(const base::RankEnv& env) {
-  if (!env.master_addr.empty()) return env.master_addr;
+  if (!env.rendezvous.master_addr.empty()) return env.rendezvous.master_addr;
   const bool spans_nodes = env.slurm_step && env.num_nodes != 1;
   return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
 }
@@ -142,14 +142,14 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
        .rank = env.rank,
        .size = env.world_size,
        .master_addr = rendezvous_addr(env),
-       .master_port = env.store_port(),
-       .store = env.store,
+       .master_port = env.rendezvous.store_port(),
+       .store = env.rendezvous.store,
        .interface = interface.empty() ? env.gloo_interfaces : interface,
        .interface_source = interface.empty() ? "GLOO_SOCKET_IFNAME" : "--interface",
        .is_one_host = env.num_nodes == 1,
-       .token = env.job_token,
-       .token_file = env.job_token_file,
-       .agent_store_key = env.agent_store_key,
+       .token = env.rendezvous.job_token,
+       .token_file = env.rendezvous.job_token_file,
+       .agent_store_key = env.rendezvous.agent_store_key,
        .reports_waiting = may_report_waiting(env),
        .waiting_advice = waiting_advice(env),
        .group = group_options(config),

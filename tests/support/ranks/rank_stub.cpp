@@ -39,14 +39,16 @@ std::int64_t open_files() {
 }
 
 std::shared_ptr<comm::Rendezvous> meet(const base::RankEnv& env) {
+  const base::RendezvousEnv& rendezvous = env.rendezvous;
   return comm::join_rendezvous(
       {.rank = env.rank,
        .size = env.world_size,
-       .store = env.store,
-       .master_addr = env.master_addr,
-       .master_port = env.store_port(),
-       .token =
-           env.store.rendezvous_fd < 0 ? net::job_secret(env.job_token, env.job_token_file) : "",
+       .store = rendezvous.store,
+       .master_addr = rendezvous.master_addr,
+       .master_port = rendezvous.store_port(),
+       .token = rendezvous.store.rendezvous_fd < 0
+                    ? net::job_secret(rendezvous.job_token, rendezvous.job_token_file)
+                    : "",
        .is_one_host = env.num_nodes == 1},
       base::Deadline(kTimeout));
 }

@@ -32,11 +32,14 @@ std::string rendezvous_address(const config::Config& config, const base::RankEnv
   const Backend backend = config.machine.backend;
   if (backend == Backend::none || backend == Backend::local) return "in one process";
   if (backend == Backend::mpi) return "through MPI";
-  if (env.store.rendezvous_fd >= 0) return "through dtrun's sockets, which need no port";
+  const base::RendezvousEnv& rendezvous = env.rendezvous;
+  if (rendezvous.store.rendezvous_fd >= 0) return "through dtrun's sockets, which need no port";
   const std::string addr = job::rendezvous_addr(env);
-  if (env.agent_store_key.empty()) return fmt::format("at {} port {}", addr, env.store_port());
+  if (rendezvous.agent_store_key.empty()) {
+    return fmt::format("at {} port {}", addr, rendezvous.store_port());
+  }
   return fmt::format("at a port of rank 0, published in torchrun's store at {} port {}", addr,
-                     env.master_port);
+                     rendezvous.master_port);
 }
 
 void report_rendezvous(const comm::World& world, const config::Config& config,

@@ -68,7 +68,7 @@ TEST_CASE("A process that nobody launched is rank 0 of 1") {
   CHECK(env.world_size == 1);
   CHECK(env.num_nodes == 1);
   CHECK(env.source.empty());
-  CHECK(env.store.rendezvous_fd == -1);
+  CHECK(env.rendezvous.store.rendezvous_fd == -1);
   CHECK(env.control_fd == -1);
   CHECK_FALSE(env.launcher_terminal);
 }
@@ -87,9 +87,9 @@ TEST_CASE("The launcher's variables are read") {
   CHECK(env.node_rank == 1);
   CHECK(env.num_nodes == 2);
   CHECK(env.source == "RANK");
-  CHECK(env.master_addr == "10.0.0.1");
-  CHECK(env.master_port == 29500);
-  CHECK(env.store.rendezvous_fd == 5);
+  CHECK(env.rendezvous.master_addr == "10.0.0.1");
+  CHECK(env.rendezvous.master_port == 29500);
+  CHECK(env.rendezvous.store.rendezvous_fd == 5);
   CHECK(env.control_fd == 6);
   CHECK(env.gloo_interfaces == "ib0,eth0");
   CHECK(env.threads_hint == 3);
@@ -98,31 +98,31 @@ TEST_CASE("The launcher's variables are read") {
 }
 
 TEST_CASE("Under torchrun, whose store occupies rank 0's port, each attempt has its own key") {
-  CHECK(read(kDtrun).agent_store_key.empty());
+  CHECK(read(kDtrun).rendezvous.agent_store_key.empty());
   const Variables torchrun = kDtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                 {"TORCHELASTIC_RESTART_COUNT", "2"}};
-  CHECK(read(torchrun).agent_store_key == "dtrain/2");
+  CHECK(read(torchrun).rendezvous.agent_store_key == "dtrain/2");
   const Variables unshared = kDtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "False"}};
-  CHECK(read(unshared).agent_store_key.empty());
+  CHECK(read(unshared).rendezvous.agent_store_key.empty());
 }
 
 TEST_CASE("dtrun's port takes precedence over MASTER_PORT, unless other ranks inherited it") {
   const Variables store = {
       {"DTRUN_STORE_FD", "5"}, {"DTRUN_STORE_PORT", "40000"}, {"DTRUN_STORE_LISTENER_FD", "7"}};
   const Variables dtrun = kDtrun + store;
-  CHECK(read(kDtrun).store_port() == 29500);
-  CHECK(read(dtrun).store_port() == 40000);
-  CHECK(read(dtrun).store.listener_fd == 7);
-  CHECK(read(dtrun).master_port == 29500);
+  CHECK(read(kDtrun).rendezvous.store_port() == 29500);
+  CHECK(read(dtrun).rendezvous.store_port() == 40000);
+  CHECK(read(dtrun).rendezvous.store.listener_fd == 7);
+  CHECK(read(dtrun).rendezvous.master_port == 29500);
   const RankEnv below = read(dtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
-  CHECK(below.store_port() == 29500);
-  CHECK(below.store.listener_fd == -1);
+  CHECK(below.rendezvous.store_port() == 29500);
+  CHECK(below.rendezvous.store.listener_fd == -1);
   for (const Variables& changed :
        {Variables{{"MASTER_ADDR", "10.0.0.2"}}, Variables{{"MASTER_PORT", "29501"}}}) {
     const RankEnv other = read(changed + dtrun);
-    CHECK(other.store_port() == other.master_port);
-    CHECK(other.store.rendezvous_fd == -1);
-    CHECK(other.store.listener_fd == -1);
+    CHECK(other.rendezvous.store_port() == other.rendezvous.master_port);
+    CHECK(other.rendezvous.store.rendezvous_fd == -1);
+    CHECK(other.rendezvous.store.listener_fd == -1);
   }
 }
 
@@ -185,7 +185,7 @@ TEST_CASE("The step takes precedence over the PMI variables of srun --mpi=pmi2")
   CHECK(env.source == "SLURM_PROCID");
   CHECK(env.local_rank == 1);
   CHECK(env.num_nodes == 2);
-  CHECK(env.master_port != 0);
+  CHECK(env.rendezvous.master_port != 0);
   CHECK(env.slurm_step);
 
   Variables one_task_a_node = kSlurm;
@@ -356,23 +356,23 @@ TEST_CASE("A step is read, and takes precedence over its job") {
 TEST_CASE("A step has its own rendezvous port") {
   const auto env = read(kStep);
   REQUIRE(env.slurm_step);
-  CHECK(env.master_port == port_of(*env.slurm_step));
+  CHECK(env.rendezvous.master_port == port_of(*env.slurm_step));
   CHECK(env.threads_hint == 0);
   const auto threads_of = [&](const std::string& cores) {
     return read(Variables{{"SLURM_CPUS_PER_TASK", cores}} + kStep).threads_hint;
   };
   CHECK(threads_of("1") == 1);
   CHECK(threads_of("100000") == dtrain::base::usable_cores());  // more than the task may use
-  CHECK(env.master_addr.empty());  // of a host whose address is still to be found
+  CHECK(env.rendezvous.master_addr.empty());  // of a host whose address is still to be found
 
   Variables own = kStep;
   own.insert({{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}});
-  CHECK(read(own).master_addr == "10.0.0.1");
-  CHECK(read(own).master_port == 29500);
+  CHECK(read(own).rendezvous.master_addr == "10.0.0.1");
+  CHECK(read(own).rendezvous.master_port == 29500);
 
   Variables one_node = kStep;
   one_node["SLURM_STEP_NUM_NODES"] = "1";
-  CHECK(read(one_node).master_addr == "127.0.0.1");
+  CHECK(read(one_node).rendezvous.master_addr == "127.0.0.1");
 }
 
 TEST_CASE("Steps that may run at the same time have different ports within the range") {
