@@ -63,7 +63,7 @@ inline void change(const config::Setting& setting, config::Config& config) {
       }
       if (config::value_text(setting, config) != before) return;
     }
-    for (const config::Choice& choice : setting.choices) {
+    for (const config::Choice& choice : setting.allowed.choices) {
       config::assign_text(setting, choice.name, setting.key, config);
       if (config::value_text(setting, config) != before) return;
     }

@@ -124,7 +124,7 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
   if (counts_epochs) {
     config::Config unlimited = config;
     unlimited.train.steps =
-        static_cast<std::int64_t>(config::find_key("train.steps")->range.highest);
+        static_cast<std::int64_t>(config::find_key("train.steps")->allowed.range.highest);
     const config::Config resolved = config::resolve(command, unlimited, launch);
     const data::Split split = data::open_split(data::split_options(resolved));
     config.train.steps = data::steps_of_epochs(resolved, split.train.size());

@@ -159,7 +159,7 @@ std::string value_cases(const CLI::App& dtrain) {
   std::vector<std::string> keys;
   for (const config::Setting& setting : config::settings()) {
     std::vector<std::string_view> words;
-    for (const config::Choice& choice : setting.choices) words.push_back(choice.name);
+    for (const config::Choice& choice : setting.allowed.choices) words.push_back(choice.name);
     if (!words.empty()) {
       // If two settings share a flag, the first one belongs to train.
       cases.try_emplace(std::string(setting.flag), fmt::format("\"{}\"", fmt::join(words, " ")));

@@ -47,7 +47,7 @@ class SizeSearch {
   [[nodiscard]] std::vector<std::int64_t> layer_numbers() const {
     const std::int64_t wanted = request_.config.model.layers;
     if (is_fixed("model.layers")) return {wanted};
-    const auto highest = static_cast<std::size_t>(find_key("model.layers")->range.highest);
+    const auto highest = static_cast<std::size_t>(find_key("model.layers")->allowed.range.highest);
     std::vector<std::int64_t> numbers(highest);
     std::iota(numbers.begin(), numbers.end(), 1);
     std::ranges::stable_sort(numbers, {},
@@ -85,7 +85,7 @@ class SizeSearch {
   template <typename Set>
   std::int64_t largest_below(const Setting& setting, std::int64_t step, Set set) {
     std::int64_t low = 1;
-    std::int64_t high = static_cast<std::int64_t>(setting.range.highest) / step;
+    std::int64_t high = static_cast<std::int64_t>(setting.allowed.range.highest) / step;
     while (low < high) {
       const std::int64_t middle = (low + high + 1) / 2;
       set(middle * step);
@@ -99,8 +99,9 @@ class SizeSearch {
   }
 
   void keep_if_nearest() {
-    const bool is_allowed = width_.range.contains(static_cast<double>(config_.model.width)) &&
-                            tuned_.range.contains(static_cast<double>(tuned_size()));
+    const bool is_allowed =
+        width_.allowed.range.contains(static_cast<double>(config_.model.width)) &&
+        tuned_.allowed.range.contains(static_cast<double>(tuned_size()));
     if (!is_allowed) return;
     const double count = count_of(request_.by, config_);
     const double difference = count / request_.count - 1;

@@ -209,7 +209,7 @@ Split open_split(const SplitOptions& options) {
 std::int64_t steps_of_epochs(const config::Config& config, std::int64_t num_samples) {
   const double samples = std::ceil(config.train.epochs * static_cast<double>(num_samples));
   const double steps = std::ceil(samples / static_cast<double>(config.batch.global));
-  const double most = config::find_key("train.steps")->range.highest;
+  const double most = config::find_key("train.steps")->allowed.range.highest;
   if (steps > most) {
     fail(ErrorKind::usage,
          "--epochs {} over {} samples in batches of {} takes {:.3g} steps, more than {:.3g}; lower "

@@ -59,7 +59,7 @@ std::string value_words(const Setting& setting) {
 template <typename T>
 [[noreturn]] void wrong_type(const Setting& setting, std::string_view origin,
                              std::string_view found) {
-  const std::string range = setting.range.text();
+  const std::string range = setting.allowed.range.text();
   fail(ErrorKind::usage, "{}: found {}, but it must be {}{}{}", origin, found,
        value_words<T>(setting), range.empty() ? "" : "; ", range);
 }
@@ -186,10 +186,10 @@ constexpr Alias kAliases[] = {{"fp16", "float16"},
 // The most similar choice; null if none is close.
 const Choice* nearest_choice(const Setting& setting, std::string_view value) {
   std::vector<std::string_view> names;
-  for (const Choice& choice : setting.choices) names.push_back(choice.name);
+  for (const Choice& choice : setting.allowed.choices) names.push_back(choice.name);
   const auto find = [&](std::string_view name) -> const Choice* {
-    const auto found = std::ranges::find(setting.choices, name, &Choice::name);
-    return found == setting.choices.end() ? nullptr : &*found;
+    const auto found = std::ranges::find(setting.allowed.choices, name, &Choice::name);
+    return found == setting.allowed.choices.end() ? nullptr : &*found;
   };
   // "cuda:0" is a device, "torch.float16" a dtype, "ShardingStrategy.FULL_SHARD" a sharding.
   const std::string_view before = value.substr(0, value.find(':'));
@@ -205,7 +205,7 @@ const Choice* nearest_choice(const Setting& setting, std::string_view value) {
 }
 
 void check_choice(const Setting& setting, std::string_view origin, std::string_view value) {
-  if (std::ranges::count(setting.choices, value, &Choice::name) > 0) return;
+  if (std::ranges::count(setting.allowed.choices, value, &Choice::name) > 0) return;
   const std::string choices = choices_text(setting);
   constexpr std::string_view kNccl[] = {"nccl"};
   if (setting.key == "machine.backend" && !base::nearest(value, kNccl).empty()) {
@@ -231,9 +231,10 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
 void assign_parsed(const Setting& setting, std::string_view origin, const std::string& text,
                    Config& config) {
   if (!is_utf8(text)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
-  if (!setting.choices.empty()) check_choice(setting, origin, text);
+  if (!setting.allowed.choices.empty()) check_choice(setting, origin, text);
   if (std::get<TextField>(setting.field).read(text, config)) return;
-  fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}", origin, text, setting.syntax.text);
+  fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}", origin, text,
+       setting.allowed.syntax);
 }
 
 template <typename T>
@@ -246,8 +247,8 @@ void check_value(const Setting& setting, std::string_view origin, const T& value
     if (value) check_value(setting, origin, *value);
   } else if constexpr (!std::is_same_v<T, bool>) {
     const double number = static_cast<double>(value);
-    if (!std::isfinite(number) || !setting.range.contains(number)) {
-      const std::string range = setting.range.text();
+    if (!std::isfinite(number) || !setting.allowed.range.contains(number)) {
+      const std::string range = setting.allowed.range.text();
       fail(ErrorKind::usage, "{}: found {}, but it must be {}{}", origin, value,
            std::isfinite(number) ? "" : "a finite number, ", range);
     }
@@ -397,7 +398,7 @@ std::string Range::brief() const {
 
 std::string choices_text(const Setting& setting) {
   std::string names;
-  for (const Choice& choice : setting.choices) {
+  for (const Choice& choice : setting.allowed.choices) {
     if (!names.empty()) names += ", ";
     names += choice.name;
   }

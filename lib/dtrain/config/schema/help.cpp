@@ -19,15 +19,15 @@ std::string notes(const Setting& setting) {
     text = "default: " + value;
     if (!setting.unit.empty()) text += fmt::format(" {}", setting.unit);
   }
-  std::string allowed = setting.range.brief();
-  if (!setting.choices.empty()) allowed = "choices: " + choices_text(setting);
+  std::string allowed = setting.allowed.range.brief();
+  if (!setting.allowed.choices.empty()) allowed = "choices: " + choices_text(setting);
   if (!allowed.empty()) text += (text.empty() ? "" : "; ") + allowed;
   return text.empty() ? text : " (" + text + ")";
 }
 
 // The choices or the range of the setting.
 std::string allowed_text(const Setting& setting) {
-  return setting.choices.empty() ? setting.range.text() : choices_text(setting);
+  return setting.allowed.choices.empty() ? setting.allowed.range.text() : choices_text(setting);
 }
 
 // One cell of a Markdown table.
@@ -83,8 +83,8 @@ bool matches(std::string_view wanted, const Setting& setting) {
 
 std::string type_text(const Setting& setting) {
   if (setting.is_switch()) return "a switch, without a value; true or false in files";
-  if (!setting.choices.empty()) return "one of a list of words";
-  if (!setting.syntax.text.empty()) return "text in the form below";
+  if (!setting.allowed.choices.empty()) return "one of a list of words";
+  if (!setting.allowed.syntax.empty()) return "text in the form below";
   if (std::holds_alternative<FieldOf<bool>>(setting.field))
     return "on or off; true or false in files";
   if (std::holds_alternative<FieldOf<double>>(setting.field)) return "a number";
@@ -104,8 +104,8 @@ std::string resume_text(const Setting& setting) {
   if (setting.on_resume == rows::kFixed) return "must not change: it affects the results";
   if (setting.on_resume == rows::kReported) return "may change; the start reports it";
   if (setting.on_resume == rows::kNeedsNewData) return "may change only with --new-data";
-  const bool is_free = setting.on_resume == find_key("report.log_every")->on_resume;
-  if (is_free || setting.on_resume == rows::kNotCompared) return "may change";
+  if (setting.on_resume == kFreeOnResume || setting.on_resume == rows::kNotCompared)
+    return "may change";
   return "may change; the start reports it if it affects later steps";
 }
 
@@ -121,7 +121,7 @@ std::string explanation(const Setting& setting, std::size_t columns) {
   const std::string value = default_text(setting);
   const std::string unit = setting.unit.empty() ? "" : fmt::format(" {}", setting.unit);
   const std::string allowed =
-      setting.syntax.text.empty() ? allowed_text(setting) : std::string(setting.syntax.text);
+      setting.allowed.syntax.empty() ? allowed_text(setting) : std::string(setting.allowed.syntax);
   text += entry("key", setting.key);
   text += entry("meaning", setting.help);
   text += entry("type", type_text(setting));

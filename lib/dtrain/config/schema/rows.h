@@ -25,23 +25,23 @@ inline constexpr CommandSet kModel = kTrain | kGenerate | kVerify | kEvaluate;
 inline constexpr CommandSet kEngine = kTrain | kVerify;
 inline constexpr CommandSet kAll = kModel | kExport | kImport;
 
-constexpr Range between(double lowest, double highest) {
-  return {Range::Bounds::closed, lowest, highest};
+constexpr AllowedValues between(double lowest, double highest) {
+  return {.range = {Range::Bounds::closed, lowest, highest}};
 }
-constexpr Range from_to_below(double lowest, double highest) {
-  return {Range::Bounds::open_above, lowest, highest};
+constexpr AllowedValues from_to_below(double lowest, double highest) {
+  return {.range = {Range::Bounds::open_above, lowest, highest}};
 }
-constexpr Range above(double lowest, double highest) {
-  return {Range::Bounds::open_below, lowest, highest};
+constexpr AllowedValues above(double lowest, double highest) {
+  return {.range = {Range::Bounds::open_below, lowest, highest}};
 }
-constexpr Range at_least(double lowest) {
+constexpr AllowedValues at_least(double lowest) {
   return between(lowest, std::numeric_limits<double>::max());
 }
+constexpr AllowedValues one_of(std::span<const Choice> choices) { return {.choices = choices}; }
+constexpr AllowedValues syntax(std::string_view text) { return {.syntax = text}; }
 
 inline constexpr Repeatable kRepeatable;
 constexpr FormerName formerly(std::string_view key, std::string_view flag) { return {key, flag}; }
-constexpr std::span<const Choice> one_of(std::span<const Choice> choices) { return choices; }
-constexpr Syntax syntax(std::string_view text) { return {text}; }
 
 template <typename Value>
 std::optional<Value> read(std::string_view text) {

@@ -48,7 +48,7 @@ std::vector<Setting> all_settings() {
                  row);
     }
   }
-  std::ranges::find(all, "model.name", &Setting::key)->choices = family_names();
+  std::ranges::find(all, "model.name", &Setting::key)->allowed.choices = family_names();
   return all;
 }
 

@@ -73,9 +73,12 @@ struct Range {
   [[nodiscard]] std::string brief() const;
 };
 
-/// The accepted texts of a setting of values.h, for messages: "it must be ...".
-struct Syntax {
-  std::string_view text = {};
+/// The values that a setting accepts. At most one member is set; without one, its field accepts
+/// every value of its type.
+struct AllowedValues {
+  Range range = {};
+  std::span<const Choice> choices = {};
+  std::string_view syntax = {};  ///< texts of a type of values.h, for messages: "it must be ..."
 };
 
 /// The reaction of a resume to a setting that differs from the checkpoint's.
@@ -87,6 +90,9 @@ enum class OnResume {
   not_compared,    ///< ignores it: it applies to one start only
 };
 using ResumeRule = OnResume (*)(const Config& now, const Config& saved);
+inline constexpr ResumeRule kFreeOnResume = [](const Config&, const Config&) {
+  return OnResume::free;
+};
 
 using Condition = bool (*)(const Config& resolved);
 
@@ -134,10 +140,8 @@ struct Setting {
   std::string_view help;
   CommandSet commands;
   Field field;
-  Range range = {};
-  std::span<const Choice> choices = {};
-  Syntax syntax = {};
-  ResumeRule on_resume = [](const Config&, const Config&) { return OnResume::free; };
+  AllowedValues allowed = {};
+  ResumeRule on_resume = kFreeOnResume;
   Requirements requirements = {};
   Condition changes_bits = nullptr;  ///< when the reproducibility class includes it; or null
   std::string_view family = {};      ///< the only model family that reads it; empty for all
@@ -159,9 +163,7 @@ struct Setting {
   [[nodiscard]] bool is_switch() const noexcept { return value_name.empty() && !is_positional(); }
 
  private:
-  constexpr void add(Range allowed) { range = allowed; }
-  constexpr void add(std::span<const Choice> allowed) { choices = allowed; }
-  constexpr void add(Syntax allowed) { syntax = allowed; }
+  constexpr void add(AllowedValues values) { allowed = values; }
   constexpr void add(ResumeRule rule) { on_resume = rule; }
   constexpr void add(Requirements when) { requirements = when; }
   constexpr void add(Condition where) { changes_bits = where; }

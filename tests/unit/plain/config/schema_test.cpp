@@ -47,7 +47,7 @@ TEST_CASE("Keys are unique, flags within a command, and every key belongs to a g
 // Two rows with the same field would pass the other tests.
 TEST_CASE("Every setting has a distinct field") {
   for (const Setting& setting : settings()) {
-    if (setting.choices.size() == 1) continue;  // it has no other value
+    if (setting.allowed.choices.size() == 1) continue;  // it has no other value
     Config config;
     testing::change(setting, config);
     for (const Setting& other : settings()) {
@@ -63,9 +63,9 @@ TEST_CASE("Invalid text is rejected with the accepted syntax") {
     INFO(setting.key);
     Config config;
     // The available devices are known only at a start.
-    if (setting.syntax.text.empty() || setting.key == "machine.device") continue;
+    if (setting.allowed.syntax.empty() || setting.key == "machine.device") continue;
     CHECK_THROWS_WITH(assign_text(setting, "many", setting.flag, config),
-                      Names(setting.flag, "\"many\"", setting.syntax.text));
+                      Names(setting.flag, "\"many\"", setting.allowed.syntax));
   }
 }
 
