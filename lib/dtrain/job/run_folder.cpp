@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -18,17 +17,16 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/descriptor.h"
 #include "dtrain/base/io/file_system.h"
-#include "dtrain/base/io/input_file.h"
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/text/text.h"
-#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/run_folder.h"
-#include "dtrain/data/tokenizer/stored_tokenizer.h"
+#include "dtrain/job/internal/input_copies.h"
+#include "dtrain/job/run_files.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
 
@@ -63,14 +61,12 @@ std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
   }
 }
 
-constexpr base::FileRole kTokenizerFile{ErrorKind::usage, "file", "check its permissions"};
-
 // True if the folder has the settings and metrics of a run that saves its last step. If such a run
 // has no checkpoint it is incomplete: the disk had room for the final model, but not for the
 // checkpoint.
 bool lacks_last_step(const std::string& run_dir) {
   const std::string path = run_dir + "/config.json";
-  return base::path_exists(path) && base::path_exists(RunFolder::metrics_file(run_dir)) &&
+  return base::path_exists(path) && base::path_exists(metrics_file(run_dir)) &&
          config::read_saved_run(path).resolved.checkpoint.every.at_the_end;
 }
 
@@ -165,12 +161,12 @@ void RunFolder::begin(std::string_view tokenizer, const std::vector<store::KeptF
           dir_);
     }
   }
-  check_tokenizer(tokenizer);
+  check_tokenizer(dir_, tokenizer, config_.run.overwrite);
   check_writable();
   if (config_.run.overwrite) remove_old_run();
   write_config();
-  keep_tokenizer(tokenizer);
-  replace_kept_files(kept);
+  keep_tokenizer(dir_, tokenizer);
+  replace_kept_files(disk_, dir_, kept);
   keep();
 }
 
@@ -199,14 +195,14 @@ void RunFolder::check_is_new() const {
 store::QuarantinedCheckpoints RunFolder::resume(std::int64_t step, std::string_view tokenizer,
                                                 const std::vector<std::int64_t>& unreadable,
                                                 const std::vector<store::KeptFile>& kept) {
-  check_tokenizer(tokenizer);
+  check_tokenizer(dir_, tokenizer, config_.run.overwrite);
   check_writable();
   auto aside = store::quarantine_after(disk_, checkpoints_, step, run_, unreadable);
   metrics::cut_back(metrics_file(dir_), step);
   record_.skipped = {.run = run_, .steps = unreadable};
   write_config();
-  keep_tokenizer(tokenizer);
-  replace_kept_files(kept);
+  keep_tokenizer(dir_, tokenizer);
+  replace_kept_files(disk_, dir_, kept);
   keep();
   return aside;
 }
@@ -219,83 +215,6 @@ void RunFolder::request_requeue(std::int64_t step, const std::string& reason) {
   } catch (const base::Error& error) {
     base::log_warning("cannot remove the stop request, so the next start will stop at once: {}",
                       error.what());
-  }
-}
-
-void RunFolder::check_tokenizer(std::string_view model) const {
-  const auto wanted = data::files_of_tokenizer(model);
-  if (wanted.empty()) return;
-  const std::vector<std::string> replaced =
-      config_.run.overwrite ? old_tokenizer_files() : std::vector<std::string>();
-  for (const std::string_view name : data::kTokenizerFiles) {
-    if (std::ranges::count(replaced, name) > 0) continue;
-    // A tokenizer.model is found before a tokenizer.json.
-    const bool is_alone = wanted.size() == 1;
-    const std::string path = fmt::format("{}/{}", dir_, name);
-    if ((is_alone && name != wanted.front().first) || !base::path_exists(path)) continue;
-    const std::string found = base::content_of(path, kTokenizerFile);
-    if (std::ranges::count(wanted, std::pair(std::string(name), found)) > 0) continue;
-    base::fail(ErrorKind::usage,
-               "'{}' is not of the tokenizer of the run's data, which the run would keep there; "
-               "move it, or use another --run-dir",
-               path);
-  }
-}
-
-void RunFolder::keep_tokenizer(std::string_view model) const {
-  for (const auto& [name, content] : data::files_of_tokenizer(model)) {
-    const std::string path = fmt::format("{}/{}", dir_, name);
-    if (!base::path_exists(path)) write_file(path, content);
-  }
-}
-
-// Leaves equal files untouched: `files` may have been read from there.
-void RunFolder::replace_kept_files(const std::vector<store::KeptFile>& files) {
-  const std::string folder = store::kept_files_folder(dir_);
-  if (files.empty() && !base::is_folder(folder)) return;
-  disk_.make_folder(folder);
-  for (const std::string_view name : store::kKeptFiles) {
-    const std::string path = fmt::format("{}/{}", folder, name);
-    const store::KeptFile* const file = store::find_kept_file(files, name);
-    if (file == nullptr) {
-      disk_.remove_file(path);
-    } else if (!base::path_exists(path) ||
-               base::content_of(path, kTokenizerFile) != file->content) {
-      write_file(path, file->content);
-    }
-  }
-  std::error_code error;
-  if (std::filesystem::is_empty(folder, error)) disk_.remove_folder(folder);
-}
-
-void RunFolder::remove_old_tokenizer() {
-  for (const std::string& name : old_tokenizer_files()) {
-    disk_.remove_file(fmt::format("{}/{}", dir_, name));
-  }
-}
-
-// The names of the files of the folder's tokenizer that are as the old run wrote them, if it is that
-// of the old run's final model.
-std::vector<std::string> RunFolder::old_tokenizer_files() const {
-  const std::string model = store::final_model(dir_);
-  if (!base::path_exists(model)) return {};
-  try {
-    const auto stored = data::tokenizer_in(dir_);
-    const auto file = checkpoint::format::SafetensorsFile::open(model);
-    const auto found = file.metadata().find(store::kTokenizerKey);
-    const bool is_old =
-        stored && found != file.metadata().end() && found->second == data::identity_of(*stored);
-    if (!is_old) return {};
-    std::vector<std::string> names;
-    for (const auto& [name, content] : data::files_of_tokenizer(stored->model)) {
-      const std::string path = fmt::format("{}/{}", dir_, name);
-      if (base::path_exists(path) && base::content_of(path, kTokenizerFile) == content) {
-        names.push_back(name);
-      }
-    }
-    return names;
-  } catch (const base::Error&) {
-    return {};  // an empty file
   }
 }
 
@@ -340,7 +259,7 @@ void RunFolder::remove_old_run() {
     base::log_warning("--overwrite did not remove: {}", why);
   }
   metrics::remove_event_files(event_folder(dir_));
-  remove_old_tokenizer();
+  remove_old_tokenizer(disk_, dir_);
   for (const std::string& path :
        {metrics_file(dir_), store::final_model(dir_), trace_file(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
@@ -358,14 +277,7 @@ void RunFolder::remove_leftovers() {
         trace_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
   }
-  for (const std::string_view name : data::kTokenizerFiles) {
-    base::remove_temporaries_of(fmt::format("{}/{}", dir_, name), ErrorKind::checkpoint);
-  }
-  const std::string kept = store::kept_files_folder(dir_);
-  if (!base::is_folder(kept)) return;
-  for (const std::string_view name : store::kKeptFiles) {
-    base::remove_temporaries_of(fmt::format("{}/{}", kept, name), ErrorKind::checkpoint);
-  }
+  remove_temporary_copies(dir_);
 }
 
 void RunFolder::write_config() const {

@@ -61,33 +61,10 @@ class RunFolder {
   /// Writes the file REQUEUE, which says that the run was stopped early and should be restarted.
   void request_requeue(std::int64_t step, const std::string& reason);
 
-  [[nodiscard]] static std::string requeue_file(const std::string& run_dir) {
-    return run_dir + "/REQUEUE";
-  }
-  [[nodiscard]] static std::string stop_file(const std::string& run_dir) {
-    return run_dir + "/STOP";
-  }
-  [[nodiscard]] static std::string metrics_file(const std::string& run_dir) {
-    return run_dir + "/metrics.jsonl";
-  }
-  /// Folder of TensorBoard event files.
-  [[nodiscard]] static std::string event_folder(const std::string& run_dir) {
-    return run_dir + "/tensorboard";
-  }
-  /// Trace file of --profile, in a folder that exists.
-  [[nodiscard]] static std::string trace_file(const std::string& run_dir) {
-    return run_dir + "/profile/trace.json";
-  }
-
  private:
   void check_is_new() const;
   void check_writable();
   void check_commits();
-  void check_tokenizer(std::string_view model) const;
-  void keep_tokenizer(std::string_view model) const;
-  void replace_kept_files(const std::vector<checkpoint::store::KeptFile>& files);
-  [[nodiscard]] std::vector<std::string> old_tokenizer_files() const;
-  void remove_old_tokenizer();
   void remove_old_run();
   void remove_leftovers();
   void write_config() const;

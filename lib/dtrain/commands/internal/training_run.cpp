@@ -20,6 +20,7 @@
 #include "dtrain/config/values/batch.h"
 #include "dtrain/config/values/layout.h"
 #include "dtrain/job/ranks.h"
+#include "dtrain/job/run_files.h"
 #include "dtrain/job/start_table.h"
 #include "dtrain/kernels/gemm.h"
 #include "dtrain/metrics/metrics_file.h"
@@ -42,10 +43,9 @@ metrics::Reporter::Options reporter_options(const config::Config& config, const 
   };
   return {
       .writes = env.rank == 0,
-      .metrics_path = job::RunFolder::metrics_file(config.run.dir),
+      .metrics_path = job::metrics_file(config.run.dir),
       .appends = !start.checkpoint.empty(),
-      .event_folder =
-          config.report.tensorboard ? job::RunFolder::event_folder(config.run.dir) : std::string(),
+      .event_folder = config.report.tensorboard ? job::event_folder(config.run.dir) : std::string(),
       .first_step = start.step + 1,
       .console = {.live = live, .progress_to_output = !live && !has_terminal, .columns = columns},
       .is_quiet = is_quiet,
@@ -94,7 +94,7 @@ bool is_start_evaluated(comm::ProcessGroup& world, const config::Config& config,
                         const train::StartPoint& start) {
   if (config.report.eval_every == 0) return true;
   return !comm::leader_text(world, "reading metrics.jsonl", [&] {
-            const std::string path = job::RunFolder::metrics_file(config.run.dir);
+            const std::string path = job::metrics_file(config.run.dir);
             return std::string(metrics::has_evaluation(path, start.step) ? "yes" : "");
           }).empty();
 }
@@ -111,7 +111,7 @@ train::StopRequests::Options stop_options(const config::Config& config, const ba
 train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder>& folder,
                                               const std::string& run_dir) {
   if (!folder) return {};
-  return {.check = [&folder] { folder->check(); }, .stop_file = job::RunFolder::stop_file(run_dir)};
+  return {.check = [&folder] { folder->check(); }, .stop_file = job::stop_file(run_dir)};
 }
 
 // The start table, the settings that differ from defaults, and how layout and batch were chosen.
@@ -272,7 +272,7 @@ void TrainingRun::begin_run_folder() {
   comm::ProcessGroup& world = job_->world().control();
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
     begin_in(*folder_, start_, rank_.split.train.tokenized_file());
-    rank_.link.requeue_file(job::RunFolder::requeue_file(config.run.dir));
+    rank_.link.requeue_file(job::requeue_file(config.run.dir));
     checkpoints_->latest().notify_launcher();
   });
   start_.is_evaluated = is_start_evaluated(world, config, start_);

@@ -12,7 +12,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/process.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/job/run_folder.h"
+#include "dtrain/job/run_files.h"
 
 namespace dtrain::train {
 namespace {
@@ -143,7 +143,7 @@ void Profiler::print_table(const metrics::PartTimes& own, std::string_view clock
 }
 
 void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {
-  const std::string path = job::RunFolder::trace_file(context_.config.run.dir);
+  const std::string path = job::trace_file(context_.config.run.dir);
   try {
     metrics::write_trace(path, parts);
   } catch (const base::Error& error) {
