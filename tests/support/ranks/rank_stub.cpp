@@ -21,6 +21,8 @@
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/internal/host/host_groups.h"
 #include "dtrain/comm/internal/host/host_topology.h"
+#include "dtrain/comm/internal/host/shm_barrier.h"
+#include "dtrain/comm/internal/host/shm_context.h"
 #include "dtrain/comm/internal/rendezvous/rendezvous.h"
 #include "dtrain/comm/tree_order.h"
 #include "dtrain/net/proof.h"
@@ -65,12 +67,14 @@ std::shared_ptr<comm::ProcessPeerMemory> peer_memory_of(const base::RankEnv& env
   return comm::share_memory(std::move(topology), deadline);
 }
 
-/// Reduces as a small tensor is reduced.
-double all_reduce(comm::ShmContext& shm, double value) {
-  shm.exchange({.op = comm::Collective::all_reduce, .count = 1},
-               reinterpret_cast<const std::byte*>(&value), sizeof value, base::Deadline(kTimeout));
+/// Reduces as a small tensor is reduced, in the group's first call.
+double all_reduce(comm::ShmContext& group, double value) {
+  comm::ShmBarrier barrier(group);
+  barrier.exchange({.op = comm::Collective::all_reduce, .count = 1},
+                   reinterpret_cast<const std::byte*>(&value), sizeof value,
+                   base::Deadline(kTimeout));
   std::vector<double> sums;
-  const auto payloads = shm.payloads(0);
+  const auto payloads = barrier.payloads(0);
   for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
     const auto step = comm::tree_step(static_cast<std::int64_t>(rank), std::ssize(payloads));
     const double term = *reinterpret_cast<const double*>(payloads[rank]);

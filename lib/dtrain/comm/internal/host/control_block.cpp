@@ -16,8 +16,10 @@ namespace dtrain::comm {
 
 namespace {
 
+// Without FUTEX_PRIVATE_FLAG, here and in sleep_on: the sleepers may be other processes.
 void wake_sleepers(Futex& futex) noexcept {
-  if (futex.sleepers.load() != 0) wake_all(futex.value);
+  if (futex.sleepers.load() == 0) return;
+  ::syscall(SYS_futex, &futex.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 constexpr std::int64_t kWordBits = 64;
@@ -29,19 +31,21 @@ std::int64_t words_for(std::int64_t size) { return (size * size + kWordBits - 1)
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
-bool sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected,
-              std::chrono::nanoseconds limit) {
+bool sleep_on(Futex& futex, std::uint32_t expected, std::chrono::nanoseconds limit) {
   constexpr std::int64_t kNanos = 1'000'000'000;
   timespec time{};
   time.tv_sec = limit.count() / kNanos;
   time.tv_nsec = limit.count() % kNanos;
-  // Without FUTEX_PRIVATE_FLAG: the sleepers may be other processes.
-  const long result = ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
-  return result == 0 || errno != ETIMEDOUT;
+  futex.sleepers.fetch_add(1);
+  const long result = ::syscall(SYS_futex, &futex.value, FUTEX_WAIT, expected, &time, nullptr, 0);
+  const bool timed_out = result != 0 && errno == ETIMEDOUT;
+  futex.sleepers.fetch_sub(1);
+  return !timed_out;
 }
 
-void wake_all(std::atomic<std::uint32_t>& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void advance(Futex& futex, std::uint32_t value) noexcept {
+  futex.value.store(value);  // sequentially consistent, as is the count of sleepers
+  wake_sleepers(futex);
 }
 
 void CpuClaims::add(const base::CpuList& cpus) noexcept {

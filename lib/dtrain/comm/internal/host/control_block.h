@@ -43,19 +43,23 @@ struct BufferDescriptor {
   std::uint32_t has_more = 0;  ///< 1: another round of an all_to_all follows
 };
 
-/// Sleeps while `word` holds `expected`, until woken or for `limit`; spurious wake-ups are
-/// possible. Returns false if the limit has passed.
-bool sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected,
-              std::chrono::nanoseconds limit);
-
-/// Wakes every thread that sleeps on `word`.
-void wake_all(std::atomic<std::uint32_t>& word) noexcept;
-
-/// A futex word, and the number of its sleepers.
+/// A futex word, which counts up and wraps around, and the number of its sleepers.
 struct Futex {
   std::atomic<std::uint32_t> value{0};
   std::atomic<std::uint32_t> sleepers{0};
 };
+
+/// Returns whether a wrap-around counter has reached `target`.
+[[nodiscard]] inline bool has_reached(std::uint32_t value, std::uint32_t target) {
+  return static_cast<std::int32_t>(value - target) >= 0;
+}
+
+/// Sleeps while `futex` holds `expected`, until woken or for `limit`; spurious wake-ups are
+/// possible. Returns false if the limit has passed.
+bool sleep_on(Futex& futex, std::uint32_t expected, std::chrono::nanoseconds limit);
+
+/// Sets the value and wakes the sleepers.
+void advance(Futex& futex, std::uint32_t value) noexcept;
 
 /// Values that a member publishes when it arrives at a barrier.
 struct alignas(64) Slot {

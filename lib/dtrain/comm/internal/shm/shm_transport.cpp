@@ -52,8 +52,9 @@ CollectiveCall call_of(Collective op, const at::Tensor& tensor, std::int64_t var
 class AllToAllRounds {
  public:
   /// staging: `staging_bytes` of memory that the peers can reach. Everything outlives this.
-  AllToAllRounds(ShmContext& shm, std::byte* staging, const AllToAll& call)
+  AllToAllRounds(ShmContext& shm, ShmBarrier& barrier, std::byte* staging, const AllToAll& call)
       : shm_(shm),
+        barrier_(barrier),
         table_(reinterpret_cast<Chunk*>(staging)),
         input_(call.input),
         output_(call.output),
@@ -68,16 +69,16 @@ class AllToAllRounds {
     bool has_more = true;
     for (std::int64_t first = 0; has_more; first += chunk_bytes_) {
       publish(first);
-      shm_.arrive_with_call(deadline);
+      barrier_.arrive_with_call(deadline);
       has_more = take(first);
-      shm_.arrive(deadline);  // then the chunks may be overwritten
+      barrier_.arrive(deadline);  // then the chunks may be overwritten
     }
   }
 
  private:
   /// Publishes all peers' chunks of one round, from byte `first` of their parts.
   void publish(std::int64_t first) {
-    BufferDescriptor& buffer = shm_.own_slot().buffer;
+    BufferDescriptor& buffer = barrier_.own_slot().buffer;
     buffer = {.call = {.op = Collective::all_to_all,
                        .dtype = static_cast<std::int32_t>(input_.tensor.scalar_type())},
               .location = shm_.location_of(reinterpret_cast<const std::byte*>(table_))};
@@ -108,7 +109,7 @@ class AllToAllRounds {
     bool has_more = false;
     for (std::int64_t step = 0; step < shm_.size(); ++step) {
       const std::int64_t peer = (own + step) % shm_.size();  // not all from rank 0 first
-      const BufferDescriptor& buffer = shm_.slot_of(peer).buffer;
+      const BufferDescriptor& buffer = barrier_.slot_of(peer).buffer;
       const Chunk chunk = reinterpret_cast<const Chunk*>(shm_.at(peer, buffer.location))[own];
       const std::span<std::byte> part = output_.part(peer);
       DTRAIN_CHECK(chunk.message_bytes == std::ssize(part),
@@ -121,6 +122,7 @@ class AllToAllRounds {
   }
 
   ShmContext& shm_;
+  ShmBarrier& barrier_;
   Chunk* table_;  // by peer, at the start of the staging area; staged chunks follow
   const PartedTensor& input_;
   const PartedTensor& output_;
@@ -132,6 +134,8 @@ class AllToAllRounds {
 
 ShmTransport::ShmTransport(GroupMembership membership, std::shared_ptr<PeerMemory> peer_memory)
     : shm_(std::move(membership), std::move(peer_memory)),
+      barrier_(shm_),
+      mailboxes_(shm_),
       peer_staging_(static_cast<std::size_t>(shm_.size())) {}
 
 ShmTransport::~ShmTransport() {
@@ -169,17 +173,17 @@ std::byte* ShmTransport::staging() {
 }
 
 void ShmTransport::publish(const LargeCall& large, bool staged, const base::Deadline& deadline) {
-  Slot& slot = shm_.own_slot();
+  Slot& slot = barrier_.own_slot();
   slot.buffer = {.call = large.call, .location = 0, .staged = staged ? 1U : 0U};
   if (large.is_read) {
     slot.buffer.location = shm_.location_of(staged ? staging() : bytes_of(large.tensor));
   }
-  shm_.arrive_with_call(deadline);
+  barrier_.arrive_with_call(deadline);
   sources_.data.clear();
   sources_.staged.clear();
   sources_.any_staged = false;
   for (std::int64_t rank = 0; rank < shm_.size(); ++rank) {
-    const BufferDescriptor& buffer = shm_.slot_of(rank).buffer;
+    const BufferDescriptor& buffer = barrier_.slot_of(rank).buffer;
     sources_.data.push_back(shm_.at(rank, buffer.location));
     sources_.staged.push_back(buffer.staged != 0);
     sources_.any_staged = sources_.any_staged || buffer.staged != 0;
@@ -200,10 +204,10 @@ void ShmTransport::process_chunks(const LargeCall& large, const base::Deadline& 
     const std::int64_t count = sources_.any_staged ? chunk_at(first) : large.total;
     if (first > 0) {
       if (staged) stage(first, count);
-      shm_.arrive(deadline);
+      barrier_.arrive(deadline);
     }
     work(first, count);
-    shm_.arrive(deadline);
+    barrier_.arrive(deadline);
     if (staged) fetch(first, count);
     first += count;
   }
@@ -217,9 +221,9 @@ std::int64_t ShmTransport::execute(const AllReduce& reduce, const base::Deadline
   const CollectiveCall call =
       call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(reduce.op));
   if (bytes <= kSmallBytes) {
-    shm_.exchange(call, bytes_of(tensor), bytes, deadline);
-    reduce_in_tree_order(shm_.payloads(0), bytes_of(tensor), tensor.numel(), tensor.scalar_type(),
-                         reduce.op);
+    barrier_.exchange(call, bytes_of(tensor), bytes, deadline);
+    reduce_in_tree_order(barrier_.payloads(0), bytes_of(tensor), tensor.numel(),
+                         tensor.scalar_type(), reduce.op);
     return bytes * (shm_.size() - 1);
   }
   const std::int64_t size = bytes_per_element(tensor);
@@ -275,8 +279,8 @@ std::int64_t ShmTransport::execute(const ReduceScatter& reduce, const base::Dead
   const std::int64_t rank = shm_.rank();
   const CollectiveCall call = call_of(Collective::reduce_scatter, input);
   if (bytes <= kSmallBytes) {
-    shm_.exchange(call, bytes_of(input), bytes, deadline);
-    reduce_in_tree_order(shm_.payloads(rank * size_in_bytes(output)), bytes_of(output),
+    barrier_.exchange(call, bytes_of(input), bytes, deadline);
+    reduce_in_tree_order(barrier_.payloads(rank * size_in_bytes(output)), bytes_of(output),
                          output.numel(), output.scalar_type(), ReduceOp::sum);
     return bytes - size_in_bytes(output);
   }
@@ -317,10 +321,10 @@ std::int64_t ShmTransport::execute(const AllGather& gather, const base::Deadline
                                           std::span(output.begins.data(), output.begins.size())))));
   const std::int64_t largest = largest_part(output);
   if (largest <= kSmallBytes) {
-    shm_.exchange(call, bytes_of(input), bytes, deadline);
+    barrier_.exchange(call, bytes_of(input), bytes, deadline);
     for (std::int64_t rank = 0; rank < size; ++rank) {
       const std::span<std::byte> part = output.part(rank);
-      copy_bytes(part.data(), shm_.slot_of(rank).data, std::ssize(part));
+      copy_bytes(part.data(), barrier_.slot_of(rank).data, std::ssize(part));
     }
     return bytes * (size - 1);
   }
@@ -351,7 +355,7 @@ std::int64_t ShmTransport::execute(const AllGather& gather, const base::Deadline
 }
 
 std::int64_t ShmTransport::execute(const AllToAll& exchange, const base::Deadline& deadline) {
-  AllToAllRounds(shm_, staging(), exchange).run(deadline);
+  AllToAllRounds(shm_, barrier_, staging(), exchange).run(deadline);
   return size_in_bytes(exchange.input.tensor) - std::ssize(exchange.input.part(shm_.rank()));
 }
 
@@ -362,8 +366,8 @@ std::int64_t ShmTransport::execute(const Broadcast& broadcast, const base::Deadl
   const bool is_root = shm_.rank() == root;
   const CollectiveCall call = call_of(Collective::broadcast, tensor, root);
   if (bytes <= kSmallBytes) {
-    shm_.exchange(call, bytes_of(tensor), is_root ? bytes : 0, deadline);
-    if (!is_root) copy_bytes(bytes_of(tensor), shm_.slot_of(root).data, bytes);
+    barrier_.exchange(call, bytes_of(tensor), is_root ? bytes : 0, deadline);
+    if (!is_root) copy_bytes(bytes_of(tensor), barrier_.slot_of(root).data, bytes);
   } else {
     process_chunks(
         {.call = call,
@@ -386,7 +390,7 @@ std::int64_t ShmTransport::execute(const Broadcast& broadcast, const base::Deadl
 }
 
 std::int64_t ShmTransport::execute(const Barrier&, const base::Deadline& deadline) {
-  shm_.exchange({.op = Collective::barrier}, nullptr, 0, deadline);
+  barrier_.exchange({.op = Collective::barrier}, nullptr, 0, deadline);
   return 0;
 }
 
@@ -399,7 +403,7 @@ std::int64_t ShmTransport::execute(const Send& message, const base::Deadline& de
   std::int64_t first = 0;
   do {  // one chunk even for an empty message
     const std::int64_t count = direct ? bytes : std::min(kChunkBytes, bytes - first);
-    const std::uint32_t number = shm_.wait_for_free_chunk(peer, deadline);
+    const std::uint32_t number = mailboxes_.wait_for_free_chunk(peer, deadline);
     std::byte* chunk = bytes_of(tensor) + first;
     if (!direct) {
       std::shared_ptr<std::byte>& staged = peer_staging_[static_cast<std::size_t>(peer)];
@@ -407,11 +411,11 @@ std::int64_t ShmTransport::execute(const Send& message, const base::Deadline& de
       chunk = staged.get() + number % 2 * kChunkBytes;
       copy_bytes(chunk, bytes_of(tensor) + first, count);
     }
-    shm_.post(peer, number,
-              {.location = shm_.location_of(chunk), .bytes = count, .message_bytes = bytes});
+    mailboxes_.post(peer, number,
+                    {.location = shm_.location_of(chunk), .bytes = count, .message_bytes = bytes});
     first += count;
   } while (first < bytes);
-  shm_.wait_until_consumed(peer, deadline);
+  mailboxes_.wait_until_consumed(peer, deadline);
   return bytes;
 }
 
@@ -420,11 +424,11 @@ std::int64_t ShmTransport::execute(const Recv& message, const base::Deadline& de
   const std::int64_t bytes = size_in_bytes(tensor);
   std::int64_t first = 0;
   do {
-    const Chunk chunk = shm_.wait_for_chunk(peer, deadline);
+    const Chunk chunk = mailboxes_.wait_for_chunk(peer, deadline);
     DTRAIN_CHECK(chunk.message_bytes == bytes, "sent {} bytes, expected {}", chunk.message_bytes,
                  bytes);
     copy_bytes(bytes_of(tensor) + first, shm_.at(peer, chunk.location), chunk.bytes);
-    shm_.consume(peer);
+    mailboxes_.consume(peer);
     first += chunk.bytes;
   } while (first < bytes);
   return 0;

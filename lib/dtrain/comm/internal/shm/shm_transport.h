@@ -8,6 +8,9 @@
 
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/internal/host/host_groups.h"
+#include "dtrain/comm/internal/host/shm_barrier.h"
+#include "dtrain/comm/internal/host/shm_context.h"
+#include "dtrain/comm/internal/host/shm_mailboxes.h"
 #include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
@@ -29,7 +32,7 @@ class ShmTransport final : public Transport {
   [[nodiscard]] static std::int64_t bytes(const GroupLoad& load);
 
   std::int64_t run(const Operation& operation, const base::Deadline& deadline) override;
-  [[nodiscard]] std::int64_t awaited() const noexcept override { return shm_.awaited(); }
+  [[nodiscard]] std::int64_t awaited() const noexcept override { return barrier_.awaited(); }
   void close(const std::string& reason) noexcept override { shm_.close(reason); }
 
  private:
@@ -78,6 +81,8 @@ class ShmTransport final : public Transport {
                          const CollectiveCall& call);
 
   ShmContext shm_;
+  ShmBarrier barrier_;
+  ShmMailboxes mailboxes_;
   // Reused by every collective call, so that calls allocate nothing.
   Sources sources_;
   std::vector<const std::byte*> inputs_;
