@@ -51,6 +51,8 @@ class JobStore {
  public:
   explicit JobStore(std::int64_t size);
 
+  /// The number of ranks.
+  [[nodiscard]] std::int64_t size() const { return size_; }
   /// Admits a process that claims to be rank `rank` of `size`; fails the job if that contradicts
   /// the claims of others.
   void admit(std::uint64_t rank, std::uint64_t size);

@@ -11,7 +11,9 @@
 #include <span>
 #include <utility>
 
-#include "dtrain/base/text/text.h"
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+#include "dtrain/comm/internal/rendezvous/wire.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
@@ -62,7 +64,7 @@ void StoreServer::finish() noexcept {
 }
 
 bool StoreServer::is_done() const {
-  return stopping_ || (finishing_ && store_.all_joined() && connections_.empty());
+  return stopping_ || (finishing_ && store_.all_joined() && requests_.all_left());
 }
 
 void StoreServer::run() {
@@ -82,13 +84,11 @@ void StoreServer::serve_once() {
   constexpr std::size_t kHandshakes = 2;
   handshakes_.add_to(polled);
   const std::size_t first = polled.size();
-  for (const Connection& each : connections_) polled.push_back(each.stream.polled());
+  requests_.add_to(polled);
   ::poll(polled.data(), polled.size(), poll_timeout());
   std::uint64_t count = 0;
   if (polled[0].revents != 0) (void)!::read(wake_.get(), &count, sizeof count);
-  for (std::size_t index = first; index < polled.size(); ++index) {
-    if (polled[index].revents != 0) read_from(connections_[index - first]);
-  }
+  requests_.serve(std::span(polled).subspan(first));
   try {
     if (polled[1].revents != 0) accept_from_dtrun();
     const auto of_handshakes = std::span(polled).subspan(kHandshakes, first - kHandshakes);
@@ -97,21 +97,18 @@ void StoreServer::serve_once() {
   } catch (const base::Error& error) {
     store_.fail_job(error.kind(), fmt::format("rank 0 {}", error.what()));
   }
-  answer_waiters();
+  if (options_.waiting && is_waiting())
+    options_.waiting->report([this] { return store_.describe_missing(); });
+  requests_.answer_waiters();
 }
 
 int StoreServer::poll_timeout() const {
-  auto next = std::min(Clock::now() + std::chrono::hours(1), handshakes_.next_deadline());
+  auto next = std::min({Clock::now() + std::chrono::hours(1), handshakes_.next_deadline(),
+                        requests_.next_deadline()});
   if (options_.waiting && is_waiting()) next = std::min(next, options_.waiting->next());
-  for (const Connection& connection : connections_) {
-    if (connection.wait != Wait::none) next = std::min(next, connection.wait_until);
-  }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
   return static_cast<int>(std::max<std::int64_t>(0, left));
 }
-
-// --- connections
-// -----------------------------------------------------------------------------------
 
 void StoreServer::accept_from_dtrun() {
   net::Packet packet = net::receive_packet(options_.rendezvous_socket, 1);
@@ -135,110 +132,10 @@ void StoreServer::admit(net::HandshakeServer::Client client) {
                                        .text = failure->message});
   }
   handshakes_.answer(client, {.status = net::ReplyStatus::accepted});
-  client.stream.input.allow(kMaxMessageBytes);
-  connections_.push_back(
-      {.stream = std::move(client.stream), .rank = static_cast<std::int64_t>(rank)});
-  take_messages(connections_.back());
+  requests_.add(std::move(client.stream), static_cast<std::int64_t>(rank));
   if (!store_.all_joined()) return;
   options_.rendezvous_socket = base::Descriptor();
   handshakes_.close();
-}
-
-// --- requests -------------------------------------------------------------------------------
-
-void StoreServer::read_from(Connection& connection) {
-  const net::Transfer transfer = connection.stream.receive();
-  take_messages(connection);
-  const bool is_lost = transfer == net::Transfer::closed || connection.stream.input.is_broken();
-  if (connection.is_over || !is_lost) return;
-  connection.is_over = true;
-  store_.fail_job(ErrorKind::comm,
-                  fmt::format("rank {} exited during the rendezvous; see its own error message",
-                              connection.rank));
-}
-
-void StoreServer::take_messages(Connection& connection) {
-  while (!connection.is_over) {
-    const auto message = connection.stream.input.take_message();
-    if (!message) return;
-    handle(connection, *message);
-  }
-}
-
-void StoreServer::handle(Connection& connection, const std::string& message) {
-  net::MessageReader reader(message);
-  const auto request = static_cast<StoreRequest>(reader.number());
-  if (request == StoreRequest::leave) {
-    connection.is_over = true;
-  } else if (request == StoreRequest::fail) {
-    const ErrorKind kind = failure_kind(reader.number());
-    store_.fail_job(kind, base::printable(reader.text()));
-    send_failure(connection);
-  } else if (request == StoreRequest::gather || request == StoreRequest::wait) {
-    handle_wait(connection, request, reader);
-  } else {
-    store_.fail_job(ErrorKind::comm,
-                    fmt::format("rank {} sent the store a malformed request", connection.rank));
-  }
-}
-
-void StoreServer::handle_wait(Connection& connection, StoreRequest request,
-                              net::MessageReader& reader) {
-  connection.wait = request == StoreRequest::gather ? Wait::gather : Wait::failure;
-  connection.key = reader.text();
-  connection.wait_until =
-      Clock::now() + std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31));
-  if (connection.wait == Wait::gather) {
-    std::string value = reader.text();
-    const auto members = read_ranks(reader, options_.size);
-    store_.join_gather(connection.key, members.value_or(std::vector<std::int64_t>()),
-                       connection.rank, std::move(value));
-  }
-  try_answer(connection);
-}
-
-// --- answers ------------------------------------------------------------------------------
-
-void StoreServer::answer(Connection& connection, std::string_view text) {
-  connection.stream.send(
-      net::MessageWriter().number(static_cast<std::uint64_t>(StoreReply::done)).text(text).bytes());
-}
-
-void StoreServer::send_failure(Connection& connection) const {
-  connection.stream.send(net::MessageWriter()
-                             .number(static_cast<std::uint64_t>(StoreReply::job_failed))
-                             .number(static_cast<std::uint64_t>(store_.failure()->kind))
-                             .text(store_.failure()->message)
-                             .bytes());
-}
-
-void StoreServer::try_answer(Connection& connection) {
-  if (connection.wait == Wait::none) return;
-  const bool is_gather = connection.wait == Wait::gather;
-  const std::string* const values = is_gather ? store_.values(connection.key) : nullptr;
-  if (values != nullptr) {  // even after a member has exited: its value may hold the reason
-    answer(connection, *values);
-  } else if (store_.failure()) {
-    send_failure(connection);
-  } else if (Clock::now() < connection.wait_until) {
-    return;
-  } else {
-    answer(connection, is_gather ? store_.missing(connection.key) : "");
-  }
-  connection.wait = Wait::none;
-}
-
-void StoreServer::answer_waiters() {
-  if (options_.waiting && is_waiting()) {
-    options_.waiting->report([this] { return store_.describe_missing(); });
-  }
-  const auto now = Clock::now();
-  const bool has_news = std::exchange(answered_version_, store_.version()) != store_.version();
-  for (Connection& connection : connections_) {
-    connection.stream.flush();
-    if (has_news || now >= connection.wait_until) try_answer(connection);
-  }
-  std::erase_if(connections_, [](const Connection& each) { return each.is_over; });
 }
 
 }  // namespace dtrain::comm

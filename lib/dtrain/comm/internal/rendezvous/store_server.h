@@ -6,24 +6,21 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
-#include "dtrain/base/clock.h"
 #include "dtrain/base/io/descriptor.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/internal/rendezvous/job_store.h"
-#include "dtrain/comm/internal/rendezvous/wire.h"
+#include "dtrain/comm/internal/rendezvous/request_server.h"
 #include "dtrain/net/handshake.h"
-#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 
-/// Serves a JobStore in its own thread.
+/// Admits ranks to a JobStore and serves their requests, in its own thread.
 ///
 /// Accepts no connections once every rank has joined; unauthenticated ones are dropped
-/// (net/handshake.h). A rank that disconnects without leaving fails the job.
+/// (net/handshake.h).
 class StoreServer {
  public:
   struct Options {
@@ -52,16 +49,6 @@ class StoreServer {
   void finish() noexcept;
 
  private:
-  enum class Wait { none, gather, failure };
-  struct Connection {
-    net::FramedStream stream;
-    std::int64_t rank = 0;
-    base::Clock::time_point wait_until = {};
-    Wait wait = Wait::none;  // what it waits for, until `wait_until`
-    std::string key = {};    // of the gather that it waits for
-    bool is_over = false;
-  };
-
   void run();
   void serve_once();
   [[nodiscard]] bool is_done() const;
@@ -70,22 +57,13 @@ class StoreServer {
   [[nodiscard]] int poll_timeout() const;
   void accept_from_dtrun();
   void admit(net::HandshakeServer::Client client);
-  void read_from(Connection& connection);
-  void take_messages(Connection& connection);
-  void handle(Connection& connection, const std::string& message);
-  void handle_wait(Connection& connection, StoreRequest request, net::MessageReader& reader);
-  static void answer(Connection& connection, std::string_view text);
-  void send_failure(Connection& connection) const;
-  void try_answer(Connection& connection);
-  void answer_waiters();
 
   Options options_;
   net::HandshakeServer handshakes_;
   JobStore store_;
+  RequestServer requests_{store_};
   base::Descriptor own_;
   base::Descriptor wake_;
-  std::vector<Connection> connections_;
-  std::uint64_t answered_version_ = 0;  // the store's version() up to which waits were answered
   std::atomic<bool> stopping_{false};
   std::atomic<bool> finishing_{false};
   std::thread thread_;
