@@ -1,6 +1,7 @@
 #include "dtrain/base/launcher_link.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -13,7 +14,6 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/threads.h"
@@ -145,11 +145,6 @@ void LauncherLink::handle_command(std::string_view line) {
   if (line.starts_with(kAbort)) abort_because(line.substr(kAbort.size()));
 }
 
-void LauncherLink::set_call_report(std::function<std::string()> calls) {
-  const std::lock_guard lock(calls_mutex_);
-  calls_ = std::move(calls);
-}
-
 void LauncherLink::send_last_records() {
   sent_last_ = true;
   send_records("records-last\n");
@@ -157,17 +152,7 @@ void LauncherLink::send_last_records() {
 
 void LauncherLink::send_records(std::string_view end) {
   std::string text = fmt::format("where {}\n", activity_.describe());
-  {
-    const std::lock_guard lock(calls_mutex_);
-    if (calls_) text += calls_();
-  }
-  send(text.append(end));
-}
-
-void LauncherLink::send_heartbeat() {
-  const std::uint64_t count = activity_.count();
-  if (count == std::exchange(reported_count_, count) && !activity_.is_long()) return;
-  send("busy\n");
+  send(text.append(activity_.call_report()).append(end));
 }
 
 void LauncherLink::listen() {
@@ -181,7 +166,7 @@ void LauncherLink::listen() {
       end_process(std::string("lost the connection to dtrun: ") + std::strerror(errno));
     }
     if (waits[1].revents != 0) return;
-    if (ready == 0) send_heartbeat();
+    if (ready == 0 && activity_.has_advanced()) send("busy\n");
     if (waits[0].revents == 0) continue;
     const ssize_t length = ::recv(control_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;

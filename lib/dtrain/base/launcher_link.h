@@ -1,80 +1,15 @@
-// A rank's control connection to dtrun (docs/guide/dtrun.md, "The control descriptor"), and the
-// current activity that it reports.
+// A rank's control connection to dtrun (docs/guide/dtrun.md, "The control descriptor").
 #pragma once
-
-#include <fmt/format.h>
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "dtrain/base/activity.h"
+
 namespace dtrain::base {
-
-/// The phase of work that a process is in, for hang reports.
-///
-/// Threads: one writes, any read.
-class Activity {
- public:
-  /// phase: a string with static storage, e.g. "the update"; block: the current block, -1: none.
-  void enter(const char* phase, std::int64_t block = -1) noexcept {
-    phase_.store(phase, std::memory_order_relaxed);
-    block_.store(block, std::memory_order_relaxed);
-    count_.fetch_add(1, std::memory_order_relaxed);
-  }
-  /// step: the number of completed steps.
-  void finish_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
-
-  /// The number of phases entered and left; unchanged while there is no progress.
-  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-  /// True while a LongPhase exists.
-  [[nodiscard]] bool is_long() const noexcept { return long_phase_ != nullptr; }
-  /// "in the backward pass, block 3, of step 12", "in saving after step 12".
-  [[nodiscard]] std::string describe() const {
-    const std::int64_t block = block_.load(std::memory_order_relaxed);
-    const std::int64_t step = step_.load(std::memory_order_relaxed);
-    if (const char* phase = long_phase_.load(std::memory_order_relaxed)) {
-      return fmt::format("in {} after step {}", phase, step);
-    }
-    return fmt::format("in {}{} of step {}", phase_.load(std::memory_order_relaxed),
-                       block < 0 ? std::string() : fmt::format(", block {},", block), step + 1);
-  }
-
- private:
-  friend class LongPhase;
-  const char* exchange_long_phase(const char* phase) noexcept {
-    count_.fetch_add(1, std::memory_order_relaxed);
-    return long_phase_.exchange(phase, std::memory_order_relaxed);
-  }
-
-  std::atomic<const char*> phase_ = "the start";
-  std::atomic<const char*> long_phase_ = nullptr;  // the innermost one
-  std::atomic<std::int64_t> block_ = -1;           // none
-  std::atomic<std::int64_t> step_ = 0;
-  std::atomic<std::uint64_t> count_ = 0;
-};
-
-/// Marks a phase of unbounded duration, such as a save on a slow disk: while it exists, a lack of
-/// progress does not count as a hang. Phases entered meanwhile do not end it.
-///
-/// Threads: the one that writes the activity. Objects are destroyed in reverse order of
-///          construction.
-class LongPhase {
- public:
-  /// phase: a string with static storage. `activity` must outlive this.
-  LongPhase(Activity& activity, const char* phase) noexcept
-      : activity_(activity), outer_(activity.exchange_long_phase(phase)) {}
-  ~LongPhase() { activity_.exchange_long_phase(outer_); }
-  LongPhase(const LongPhase&) = delete;
-  LongPhase& operator=(const LongPhase&) = delete;
-
- private:
-  Activity& activity_;
-  const char* outer_;  // nullptr: none
-};
 
 /// Executes dtrun's commands, such as the abort after another rank has failed, and reports progress
 /// to dtrun.
@@ -110,9 +45,6 @@ class LauncherLink {
   void requeue_file(const std::string& path);
   /// The activity that this rank reports.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
-  /// Sets the function that formats the communication lines of a hang report; empty: none. It is
-  /// called from the listening thread. Returns once the previous function is no longer in use.
-  void set_call_report(std::function<std::string()> calls);
   /// Ignores dtrun's abort command from now on: this rank is failing and reports its own error
   /// after closing its groups. dtrun's --abort-grace limits how long that may take.
   void ignore_abort() noexcept { obeys_abort_ = false; }
@@ -135,16 +67,12 @@ class LauncherLink {
   void send_records(std::string_view end);
   void listen();
   void handle_command(std::string_view line);
-  void send_heartbeat();
 
   int control_fd_;
   int stop_fd_ = -1;  // eventfd by which the destructor stops the thread
   Activity activity_;
-  std::uint64_t reported_count_ = 0;
   std::atomic<bool> obeys_abort_ = true;
   std::atomic<bool> sent_last_ = false;
-  std::mutex calls_mutex_;
-  std::function<std::string()> calls_;
   std::atomic<std::int64_t> columns_ = 0;
   std::atomic<int> stop_signal_ = 0;
   std::atomic<double> recovery_ = 0;  // seconds

@@ -26,11 +26,11 @@ enum Vote : std::size_t { kStop, kSave, kBusy };
 class CallAnswers {
  public:
   CallAnswers(base::LauncherLink& link, const mesh::MeshGroups& groups) : link_(link) {
-    link_.set_call_report([&groups] { return groups.call_lines(); });
+    link_.activity().set_call_report([&groups] { return groups.call_lines(); });
   }
   ~CallAnswers() {
     if (std::uncaught_exceptions() > exceptions_) link_.send_last_records();
-    link_.set_call_report({});
+    link_.activity().set_call_report({});
   }
   CallAnswers(const CallAnswers&) = delete;
   CallAnswers& operator=(const CallAnswers&) = delete;

@@ -154,9 +154,9 @@ TEST_CASE("A failing rank sends one unrequested report") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    link.set_call_report([] { return std::string("call 7\n"); });
+    link.activity().set_call_report([] { return std::string("call 7\n"); });
     link.send_last_records();
-    link.set_call_report({});
+    link.activity().set_call_report({});
     send_text(line.launcher, "records\ncolumns 80\n");
     while (link.columns() == 0) ::usleep(1000);
   }

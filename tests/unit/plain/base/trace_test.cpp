@@ -3,8 +3,9 @@
 #include <catch2/catch.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 
-#include "dtrain/base/launcher_link.h"
+#include "dtrain/base/activity.h"
 
 namespace dtrain::base::trace_test {
 namespace {
@@ -78,11 +79,9 @@ TEST_CASE("Phases entered within a long one do not end it") {
   activity.finish_step(12);
   activity.enter("backward", 3);
   CHECK(activity.describe() == "in backward, block 3, of step 13");
-  CHECK_FALSE(activity.is_long());
   {
     const LongPhase saving(activity, "saving");
     activity.enter("forward", 0);  // the check before a save
-    CHECK(activity.is_long());
     CHECK(activity.describe() == "in saving after step 12");
     {
       const LongPhase reading(activity, "reading");
@@ -90,16 +89,25 @@ TEST_CASE("Phases entered within a long one do not end it") {
     }
     CHECK(activity.describe() == "in saving after step 12");
   }
-  CHECK_FALSE(activity.is_long());
   CHECK(activity.describe() == "in forward, block 0, of step 13");
 }
 
-TEST_CASE("Entering and leaving a phase counts as progress") {
+TEST_CASE("Entering and leaving a phase counts as progress once, and a long phase always") {
   Activity activity;
+  CHECK_FALSE(activity.has_advanced());
+  activity.enter("forward");
+  CHECK(activity.has_advanced());
+  CHECK_FALSE(activity.has_advanced());
   std::optional<LongPhase> phase(std::in_place, activity, "saving");
-  const auto inside = activity.count();
+  {
+    const LongPhase reading(activity, "reading");
+    CHECK(activity.has_advanced());
+  }
+  CHECK(activity.has_advanced());
+  CHECK(activity.has_advanced());
   phase.reset();
-  CHECK(activity.count() > inside);
+  CHECK(activity.has_advanced());
+  CHECK_FALSE(activity.has_advanced());
 }
 
 }  // namespace

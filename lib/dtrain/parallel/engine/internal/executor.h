@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "dtrain/base/launcher_link.h"
+#include "dtrain/base/activity.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"
 #include "dtrain/mesh/mesh_groups.h"
