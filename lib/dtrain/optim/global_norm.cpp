@@ -184,7 +184,7 @@ GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, const param::ParameterS
   }
   blocks_ = table_of(slots, 2, device);
   ends_ = table_of(ends, 1, device).flatten();
-  for (const ElementRange owned : layout.owned_by(shard)) {
+  for (const ElementRange owned : layout.ranges(param::Elements::all, shard)) {
     own_.push_back({owned, table_of(rows_within(owned, all), 4, device)});
   }
 }

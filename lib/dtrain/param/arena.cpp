@@ -57,9 +57,11 @@ void ArenaLayout::add_unit(const ParameterSpecs& specs, Unit unit) {
   units_.push_back(unit);
 }
 
-std::int64_t ArenaLayout::largest_unit() const {
+std::int64_t ArenaLayout::largest_unit(Elements which) const {
   std::int64_t most = 0;
-  for (const Unit& unit : units_) most = std::max(most, unit.range.size());
+  for (const Unit& unit : units_) {
+    if (which == Elements::all || !unit.is_frozen) most = std::max(most, unit.range.size());
+  }
   return most;
 }
 
@@ -74,15 +76,14 @@ ElementRange ArenaLayout::range_in(ParameterId id, ShardId shard) const {
   return intersection(range(id), shard_range(unit_of(id), shard));
 }
 
-// Runs of consecutive units that are all trained or all frozen.
-std::vector<ElementRange> ArenaLayout::runs(bool frozen_too) const {
+std::vector<ElementRange> ArenaLayout::ranges(Elements which) const {
   std::vector<ElementRange> runs;
   std::optional<bool> last;  // is_frozen of the previous unit
   for (const Unit& unit : units_) {
     if (unit.range.is_empty()) continue;
     const bool continues = last == unit.is_frozen;
     last = unit.is_frozen;
-    if (unit.is_frozen && !frozen_too) continue;
+    if (unit.is_frozen && which == Elements::trained) continue;
     if (continues) {
       runs.back().end = unit.range.end;
     } else {
@@ -92,27 +93,19 @@ std::vector<ElementRange> ArenaLayout::runs(bool frozen_too) const {
   return runs;
 }
 
-std::vector<ElementRange> ArenaLayout::ranges_of(ShardId shard, bool frozen_too) const {
-  if (num_shards_ == 1) return runs(frozen_too);
-  std::vector<ElementRange> ranges;
+std::vector<ElementRange> ArenaLayout::ranges(Elements which, ShardId shard) const {
+  if (num_shards_ == 1) return ranges(which);
+  std::vector<ElementRange> parts;
   for (const UnitId unit : units()) {
-    if (frozen_too || !is_frozen(unit)) ranges.push_back(shard_range(unit, shard));
+    if (which == Elements::all || !is_frozen(unit)) parts.push_back(shard_range(unit, shard));
   }
-  return ranges;
+  return parts;
 }
 
 std::int64_t ArenaLayout::num_trained() const {
   std::int64_t elements = 0;
-  for (const ElementRange run : trained()) elements += run.size();
+  for (const ElementRange run : ranges(Elements::trained)) elements += run.size();
   return elements;
-}
-
-std::int64_t ArenaLayout::largest_trained_unit() const {
-  std::int64_t most = 0;
-  for (const Unit& unit : units_) {
-    if (!unit.is_frozen) most = std::max(most, unit.range.size());
-  }
-  return most;
 }
 
 Arena::Arena(std::vector<ElementRange> parts, at::ScalarType dtype, const ArenaAllocator& allocate)
@@ -135,12 +128,12 @@ Arena::Arena(const ArenaLayout& layout, at::ScalarType dtype, const ArenaAllocat
 Arena Arena::of_shard(const ArenaLayout& layout, ShardId shard, at::ScalarType dtype,
                       const ArenaAllocator& allocate) {
   if (layout.num_shards() == 1) return {layout, dtype, allocate};
-  return {layout.owned_by(shard), dtype, allocate};
+  return {layout.ranges(Elements::all, shard), dtype, allocate};
 }
 
 Arena Arena::of_trained(const ArenaLayout& layout, at::ScalarType dtype,
                         const ArenaAllocator& allocate) {
-  Arena arena(layout.trained(), dtype, allocate);
+  Arena arena(layout.ranges(Elements::trained), dtype, allocate);
   arena.make_views(layout);
   return arena;
 }
@@ -148,7 +141,7 @@ Arena Arena::of_trained(const ArenaLayout& layout, at::ScalarType dtype,
 Arena Arena::of_trained_shard(const ArenaLayout& layout, ShardId shard, at::ScalarType dtype,
                               const ArenaAllocator& allocate) {
   if (layout.num_shards() == 1) return of_trained(layout, dtype, allocate);
-  return {layout.trained_by(shard), dtype, allocate};
+  return {layout.ranges(Elements::trained, shard), dtype, allocate};
 }
 
 void Arena::make_views(const ArenaLayout& layout) {

@@ -33,6 +33,12 @@ struct ElementRange {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
 
+/// The elements that a query of a layout covers.
+enum class Elements {
+  all,
+  trained  ///< of trained units only
+};
+
 /// Index of a unit: consecutive parameters that are gathered, freed and reduced together. All
 /// parameters of a unit are trained, or all are frozen.
 using UnitId = base::Index<struct UnitTag>;
@@ -59,6 +65,8 @@ class ArenaLayout {
   [[nodiscard]] std::int64_t num_parameters() const { return parameters_.size(); }
   [[nodiscard]] base::IndexRange<ParameterId> parameters() const { return parameters_.ids(); }
   [[nodiscard]] std::int64_t num_elements() const { return num_elements_; }  ///< padding included
+  /// Returns the number of elements of all trained units, padding included.
+  [[nodiscard]] std::int64_t num_trained() const;
   /// The elements of a parameter, without padding.
   [[nodiscard]] ElementRange range(ParameterId id) const { return parameters_[id].range; }
   [[nodiscard]] at::IntArrayRef shape(ParameterId id) const { return parameters_[id].shape; }
@@ -69,8 +77,8 @@ class ArenaLayout {
   [[nodiscard]] UnitId unit_of(ParameterId id) const { return parameters_[id].unit; }
   /// Padding included.
   [[nodiscard]] ElementRange unit_range(UnitId unit) const { return units_[unit].range; }
-  /// Returns the number of elements of the largest unit, padding included.
-  [[nodiscard]] std::int64_t largest_unit() const;
+  /// Returns the number of elements of the largest unit, padding included; 0 if none is covered.
+  [[nodiscard]] std::int64_t largest_unit(Elements which = Elements::all) const;
   /// False for empty units.
   [[nodiscard]] bool is_frozen(UnitId unit) const { return units_[unit].is_frozen; }
   [[nodiscard]] base::IndexRange<ParameterId> parameters_of(UnitId unit) const {
@@ -81,21 +89,13 @@ class ArenaLayout {
   [[nodiscard]] ElementRange shard_range(UnitId unit, ShardId shard) const;
   /// The parameter's elements in one shard; empty if it has none there.
   [[nodiscard]] ElementRange range_in(ParameterId id, ShardId shard) const;
-  /// All elements of one shard, in order: one range per unit or, with a single shard, per run of
-  /// consecutive units that are all trained or all frozen.
-  [[nodiscard]] std::vector<ElementRange> owned_by(ShardId shard) const {
-    return ranges_of(shard, /*frozen_too=*/true);
-  }
 
-  /// Returns the number of elements of all trained units, padding included.
-  [[nodiscard]] std::int64_t num_trained() const;
-  [[nodiscard]] std::int64_t largest_trained_unit() const;
-  /// The elements of all trained units, in order: one range per run of consecutive units.
-  [[nodiscard]] std::vector<ElementRange> trained() const { return runs(/*frozen_too=*/false); }
-  /// The trained ranges of owned_by(shard).
-  [[nodiscard]] std::vector<ElementRange> trained_by(ShardId shard) const {
-    return ranges_of(shard, /*frozen_too=*/false);
-  }
+  /// The elements in order: one range per run of consecutive units that are all trained or all
+  /// frozen.
+  [[nodiscard]] std::vector<ElementRange> ranges(Elements which) const;
+  /// The elements of one shard, in order: one range per unit or, with a single shard, as
+  /// ranges(which).
+  [[nodiscard]] std::vector<ElementRange> ranges(Elements which, ShardId shard) const;
 
  private:
   struct Parameter {
@@ -111,8 +111,6 @@ class ArenaLayout {
   };
 
   void add_unit(const ParameterSpecs& specs, Unit unit);
-  [[nodiscard]] std::vector<ElementRange> runs(bool frozen_too) const;
-  [[nodiscard]] std::vector<ElementRange> ranges_of(ShardId shard, bool frozen_too) const;
 
   base::IndexedVector<ParameterId, Parameter> parameters_;
   base::IndexedVector<UnitId, Unit> units_;
@@ -140,13 +138,14 @@ class Arena {
  public:
   Arena(const ArenaLayout& layout, at::ScalarType dtype, const ArenaAllocator& allocate);
 
-  /// Holds the elements layout.owned_by(shard), contiguously.
+  /// Holds the elements layout.ranges(Elements::all, shard), contiguously.
   [[nodiscard]] static Arena of_shard(const ArenaLayout& layout, ShardId shard,
                                       at::ScalarType dtype, const ArenaAllocator& allocate);
-  /// Holds the elements layout.trained(): for unsharded gradients.
+  /// Holds the elements layout.ranges(Elements::trained): for unsharded gradients.
   [[nodiscard]] static Arena of_trained(const ArenaLayout& layout, at::ScalarType dtype,
                                         const ArenaAllocator& allocate);
-  /// Holds the elements layout.trained_by(shard): for a shard of gradients or optimizer state.
+  /// Holds the elements layout.ranges(Elements::trained, shard): for a shard of gradients or
+  /// optimizer state.
   [[nodiscard]] static Arena of_trained_shard(const ArenaLayout& layout, ShardId shard,
                                               at::ScalarType dtype, const ArenaAllocator& allocate);
 

@@ -11,7 +11,7 @@ namespace {
 std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weight_decay) {
   std::vector<UpdateGroup> groups;
   const param::ArenaLayout& layout = shard.layout;
-  for (const param::ElementRange part : layout.trained_by(shard.shard)) {
+  for (const param::ElementRange part : layout.ranges(param::Elements::trained, shard.shard)) {
     const std::size_t first_of_part = groups.size();
     for (const param::ParameterId id : layout.parameters()) {
       const param::ElementRange range = intersection(layout.range(id), part);

@@ -52,31 +52,31 @@ TEST_CASE("Units are split between trained and frozen parameters") {
   CHECK(whole.num_units() == 3);
   CHECK(whole.num_elements() == ArenaLayout(kSpecs).num_elements());
   CHECK(whole.range(2_p) == ArenaLayout(kSpecs).range(2_p));
-  CHECK((whole.trained() == Ranges{{0, 64}, {128, 256}}));
-  CHECK((whole.owned_by(0_s) == Ranges{{0, 64}, {64, 128}, {128, 256}}));
-  CHECK((whole.trained_by(0_s) == whole.trained()));
+  CHECK((whole.ranges(Elements::trained) == Ranges{{0, 64}, {128, 256}}));
+  CHECK((whole.ranges(Elements::all, 0_s) == Ranges{{0, 64}, {64, 128}, {128, 256}}));
+  CHECK((whole.ranges(Elements::trained, 0_s) == whole.ranges(Elements::trained)));
   const ArenaLayout shards(kSpecs, {.num_shards = 2, .frozen = {1_p}});
   CHECK(shards.unit_range(1_u) == ElementRange{128, 256});
   CHECK(shards.is_frozen(1_p));
   CHECK(shards.is_frozen(1_u));
   CHECK_FALSE(shards.is_frozen(2_u));
   CHECK(shards.num_trained() == 128 + 128);
-  CHECK((shards.trained() == Ranges{{0, 128}, {256, 384}}));
-  CHECK((shards.trained_by(1_s) == Ranges{{64, 128}, {320, 384}}));
-  CHECK(shards.owned_by(1_s).size() == 3);
+  CHECK((shards.ranges(Elements::trained) == Ranges{{0, 128}, {256, 384}}));
+  CHECK((shards.ranges(Elements::trained, 1_s) == Ranges{{64, 128}, {320, 384}}));
+  CHECK(shards.ranges(Elements::all, 1_s).size() == 3);
 }
 
 TEST_CASE(
     "Without frozen parameters all units are trained; adjacent frozen parameters share a unit") {
   const ArenaLayout free(kSpecs, {.unit_begins = {0_p, 2_p}});
   CHECK(free.num_units() == 2);
-  CHECK((free.trained() == Ranges{{0, 256}}));
-  CHECK((free.owned_by(0_s) == Ranges{{0, 256}}));
-  CHECK(free.largest_trained_unit() == free.largest_unit());
+  CHECK((free.ranges(Elements::trained) == Ranges{{0, 256}}));
+  CHECK((free.ranges(Elements::all, 0_s) == Ranges{{0, 256}}));
+  CHECK(free.largest_unit(Elements::trained) == free.largest_unit());
   const ArenaLayout frozen(kSpecs, {.frozen = {1_p, 0_p}});
   CHECK(frozen.num_units() == 2);
-  CHECK((frozen.trained() == Ranges{{128, 256}}));
-  CHECK(frozen.largest_trained_unit() == 128);
+  CHECK((frozen.ranges(Elements::trained) == Ranges{{128, 256}}));
+  CHECK(frozen.largest_unit(Elements::trained) == 128);
 }
 
 TEST_CASE("Parameters that are not held do not split units") {
@@ -103,7 +103,7 @@ TEST_CASE("An arena of trained elements holds no frozen parameter") {
     const Arena part = Arena::of_trained_shard(layout, shard, at::kFloat, private_memory);
     CHECK(static_cast<std::int64_t>(part.flat().nbytes()) ==
           Arena::bytes_of_trained_shard(layout, at::kFloat));
-    for (const ElementRange own : layout.trained_by(shard)) CHECK(part.holds(own));
+    for (const ElementRange own : layout.ranges(Elements::trained, shard)) CHECK(part.holds(own));
     CHECK_FALSE(part.holds(layout.shard_range(1_u, shard)));
   }
 }

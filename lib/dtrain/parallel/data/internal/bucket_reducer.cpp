@@ -35,7 +35,7 @@ std::vector<param::ElementRange> ranges_of_buckets(const ReducerSetup& setup,
   const std::int64_t alignment = param::bytes_of(param::kArenaAlignment, setup.options.dtype);
   const std::int64_t size =
       std::max(bucket_bytes / alignment, std::int64_t{1}) * param::kArenaAlignment;
-  const std::vector<param::ElementRange> runs = layout.trained();
+  const std::vector<param::ElementRange> runs = layout.ranges(param::Elements::trained);
   for (const param::ElementRange run : std::views::reverse(runs)) {
     for (std::int64_t end = run.end; end > run.begin; end -= size) {
       ranges.push_back({std::max(end - size, run.begin), end});

@@ -249,7 +249,7 @@ void GradientShardReducer::finish() {
 
 MemoryPlan GradientShardReducer::memory(const ReducerSetup& setup) {
   const at::ScalarType dtype = setup.options.dtype;
-  MemoryPlan memory = reduction_memory(setup, setup.layout.largest_trained_unit());
+  MemoryPlan memory = reduction_memory(setup, setup.layout.largest_unit(param::Elements::trained));
   memory.gradients +=
       max_stack_depth(setup) * param::Arena::bytes_of_trained_shard(setup.layout, dtype);
   memory.units = param::bytes_of(peak_unit_elements(setup), dtype);

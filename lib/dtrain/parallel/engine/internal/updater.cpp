@@ -128,7 +128,8 @@ at::Tensor Updater::clip(const param::Arena& gradients, double max_norm) const {
   // () float64, both
   const at::Tensor clipped = optim::clip_factor(norm, max_norm).div_(loss_scale());
   const at::Tensor factor = at::where(at::isfinite(norm), clipped, at::ones_like(clipped));
-  for (const param::ElementRange own : setup_.layout.trained_by(setup_.shard())) {
+  for (const param::ElementRange own :
+       setup_.layout.ranges(param::Elements::trained, setup_.shard())) {
     optim::scale_by(gradients.slice(own), factor);
   }
   return norm;

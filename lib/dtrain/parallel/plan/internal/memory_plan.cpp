@@ -96,7 +96,8 @@ class Loads {
     return param::bytes_of(arenas_.largest_unit(), options_.precision.master);
   }
   [[nodiscard]] std::int64_t reduced_unit() const {
-    return param::bytes_of(arenas_.largest_trained_unit(), options_.precision.master);
+    return param::bytes_of(arenas_.largest_unit(param::Elements::trained),
+                           options_.precision.master);
   }
   [[nodiscard]] std::int64_t gradients() const {
     return param::Arena::bytes_of_trained(arenas_, options_.precision.master);
