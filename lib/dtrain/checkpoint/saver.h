@@ -1,13 +1,10 @@
 // Saves checkpoints asynchronously: every rank writes its own part, rank 0 commits.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <future>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <vector>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/io/file_system.h"
@@ -15,6 +12,7 @@
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/pending_checkpoint.h"
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::checkpoint {
@@ -104,21 +102,8 @@ class Saver {
 
  private:
   enum class Phase { idle, writing, committing };
-  struct Written {
-    format::Contents contents;
-    std::string error;
-  };
-  struct Committed {
-    std::string error;
-    std::string warning;
-  };
 
   [[nodiscard]] bool is_rank_0() const { return world_.rank() == 0; }
-  [[nodiscard]] std::string folder() const;
-  [[nodiscard]] Written write(const std::vector<store::PieceBytes>& pieces) const;
-  [[nodiscard]] Committed commit() const;
-  [[nodiscard]] std::string prune() const;
-  void discard() const;
   void collect();
   [[nodiscard]] SaveReport end();
 
@@ -132,13 +117,10 @@ class Saver {
   SaveReport report_;
   base::Clock::time_point start_;
   base::ReportTimer slow_;
-  format::Manifest manifest_;
-  std::int64_t best_step_ = -1;
-  std::stop_source stop_;
-  std::atomic<bool> unlimited_ = false;  // the write limit is lifted
+  std::optional<store::PendingCheckpoint> pending_;
   // Last members: their threads end before the members that they use are destroyed.
-  std::future<Written> written_;
-  std::future<Committed> committed_;  // rank 0 only
+  std::future<store::WriteResult> written_;
+  std::future<store::CommitResult> committed_;  // rank 0 only
 };
 
 }  // namespace dtrain::checkpoint
