@@ -15,6 +15,7 @@
 #include "dtrain/comm/create_world.h"
 #include "dtrain/commands/internal/fixture.h"
 #include "dtrain/commands/internal/hugging_face_fixture.h"
+#include "dtrain/commands/internal/tolerances.h"
 #include "dtrain/config/values/layout.h"
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/metrics_file.h"
@@ -24,21 +25,7 @@
 namespace dtrain::commands {
 namespace {
 
-// A fixture's float32 noise is the difference between the reference's float32 and float64 numbers.
-// The tolerance is three times that, and at least these. See tests/golden/README.md.
-constexpr double kNoiseFactor = 3;
-constexpr double kOneStepTolerance = 32 * 0x1p-24;  // unit roundoffs of float32
-constexpr std::size_t kEarlySteps = 5;
-constexpr double kEarlyLossTolerance = 5e-5;
-constexpr double kLossTolerance = 5e-4;
-// In float64 only the rotary tables differ, equally on every CPU: our cosines are correctly rounded
-// to float32, while the reference's library is sometimes off by one ulp. After 50 updates this
-// changes a norm by up to 1e-5 and a loss by 7e-8.
-constexpr double kFloat64LossTolerance = 1e-6;
-constexpr double kFloat64NormTolerance = 1e-4;
-// In 16 bits a forward pass of four layers rounds about 40 results. Independent errors grow with
-// the square root of their number, 6.5; this is more than twice that.
-constexpr double kLowRoundings = 16;
+constexpr std::size_t kEarlySteps = 5;  // of TrajectoryTolerances::early_loss
 // The error of a value that another pipeline stage computes: below all others.
 constexpr double kComputedElsewhere = -1;
 
@@ -105,12 +92,18 @@ class RowAssignment {
   std::int64_t microbatch_ = 0;
 };
 
+// Compares one step and a trajectory of the engine with a fixture.
 class Verifier {
  public:
   // model: the whole model, not only this rank's part.
   Verifier(parallel::StepEngine& engine, const mesh::MeshGroups& groups, const model::Model& model,
            const config::Config& config, const Fixture& fixture)
-      : engine_(engine), groups_(groups), model_(model), config_(config), fixture_(fixture) {}
+      : engine_(engine),
+        groups_(groups),
+        model_(model),
+        config_(config),
+        fixture_(fixture),
+        tolerances_(config.machine.dtype, engine.precision().compute, fixture) {}
 
   void check_batch();
   void check_trajectory(const Trajectory& trajectory);
@@ -125,8 +118,6 @@ class Verifier {
   }
   parallel::StepResult step(const std::vector<data::Batch>& batches,
                             const parallel::StepOptions& options);
-  [[nodiscard]] double one_step_tolerance(const std::string& name) const;
-  [[nodiscard]] double trajectory_tolerance(double of_float32) const;
   void check_trajectory_errors(const Trajectory& trajectory,
                                const std::vector<parallel::StepResult>& found);
   void check_activations(const std::map<std::string, at::Tensor>& found, const RowAssignment& deal);
@@ -135,13 +126,6 @@ class Verifier {
   [[nodiscard]] std::vector<parallel::StepResult> train(const Trajectory& trajectory);
   void check_greedy(const GreedyTokens& expected);
   void check_final_weights(const Trajectory& trajectory);
-  /// Returns whether the dtype has 16 bits.
-  [[nodiscard]] bool is_low() const {
-    return at::isReducedFloatingType(engine_.precision().compute);
-  }
-  [[nodiscard]] double unit_roundoff() const {
-    return engine_.precision().compute == at::kHalf ? 0x1p-11 : 0x1p-8;
-  }
   [[nodiscard]] std::int64_t data_ranks() const { return groups_.along(mesh::Axis::dp).size(); }
   [[nodiscard]] RowAssignment deal(const TokenRows& rows, const std::string& path) const {
     return {rows.inputs.size(0), engine_.microbatch_assignment(), data_ranks(), path};
@@ -152,27 +136,10 @@ class Verifier {
   const model::Model& model_;
   const config::Config& config_;
   const Fixture& fixture_;
+  Tolerances tolerances_;
   std::vector<Check> checks_;
   std::map<std::string, std::vector<at::Tensor>> taps_;  // one tensor per microbatch
 };
-
-double Verifier::one_step_tolerance(const std::string& name) const {
-  // A relative error r flips about a fraction r of the ReLUs, and the error of a gradient is about
-  // sqrt(r). A wrong constant factor exceeds that.
-  if (is_low() && name.starts_with("grad.")) return std::sqrt(kLowRoundings * unit_roundoff());
-  if (is_low()) return kLowRoundings * unit_roundoff();
-  if (fixture_.tolerance) return *fixture_.tolerance;
-  const auto noise = fixture_.noise.find(name);
-  return noise == fixture_.noise.end() ? kOneStepTolerance
-                                       : std::max(kOneStepTolerance, kNoiseFactor * noise->second);
-}
-
-double Verifier::trajectory_tolerance(double of_float32) const {
-  // Independent errors average out over the tokens of a batch. The rounding of the weights and of
-  // the output matrix, which all tokens share, does not.
-  if (is_low()) return of_float32 + 2 * unit_roundoff();
-  return config_.machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
-}
 
 // PyTorch's clip_grad_norm_ divides by the norm plus 1e-6, and so ends below the limit that dtrain
 // meets. In float64 that difference exceeds all rounding.
@@ -218,7 +185,8 @@ void Verifier::check_batch() {
   });
   const parallel::StepResult found_step = step(rows.batches(fixture_.batch), {});
   engine_.set_tap({});
-  add("loss", relative_error(found_step.loss.mean(), fixture_.loss), one_step_tolerance("loss"));
+  add("loss", relative_error(found_step.loss.mean(), fixture_.loss),
+      tolerances_.of_one_step("loss"));
   std::map<std::string, at::Tensor> found;
   for (const auto& [name, parts] : taps_) found.emplace(name, at::cat(parts));
   check_activations(found, rows);
@@ -235,7 +203,7 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
         mine == found.end()
             ? kComputedElsewhere
             : relative_error(mine->second, slice_like(mine->second, deal.mine(value)));
-    add(name, error, one_step_tolerance(name));
+    add(name, error, tolerances_.of_one_step(name));
   }
 }
 
@@ -260,7 +228,7 @@ void Verifier::check_gradients() {
     const param::ParameterSpec& spec = model_.parameters[id];
     add("grad." + spec.name,
         relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
-        one_step_tolerance("grad." + spec.name));
+        tolerances_.of_one_step("grad." + spec.name));
   });
 }
 
@@ -278,10 +246,6 @@ std::vector<parallel::StepResult> Verifier::train(const Trajectory& trajectory) 
 // Errors are relative: the losses and norms of another program, in the run's own dtype.
 void Verifier::check_hugging_face(const Trajectory& trajectory) {
   const bool is_float64 = config_.machine.dtype == config::Dtype::float64;
-  const HuggingFaceTolerance tolerances;
-  const double tolerance = is_float64 ? tolerances.float64
-                           : is_low() ? tolerances.float32 + 2 * unit_roundoff()
-                                      : tolerances.float32;
   const std::vector<double>& losses = is_float64 ? trajectory.loss_fp64 : trajectory.loss;
   double loss_error = 0;
   double norm_error = 0;
@@ -294,10 +258,12 @@ void Verifier::check_hugging_face(const Trajectory& trajectory) {
     norm_error =
         largest(norm_error, relative_error(found[i].grad_norm, trajectory.grad_norm_fp64[i]));
   }
+  const double tolerance = tolerances_.of_hugging_face();
   add("trajectory.loss", loss_error, tolerance);
   // A norm sums squares of errors that the mean of losses averages out.
   add("trajectory.grad_norm", norm_error, 10 * tolerance);
-  if (trajectory.greedy && !is_low()) check_greedy(*trajectory.greedy);
+  const bool is_low = at::isReducedFloatingType(engine_.precision().compute);
+  if (trajectory.greedy && !is_low) check_greedy(*trajectory.greedy);
 }
 
 // Counts tokens that differ, up to the first position where the two best logits are so close that
@@ -338,10 +304,8 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
         return batches[static_cast<std::size_t>(first / round)];
       }};
   const double loss = engine_.evaluate(plan).value().mean();
-  // The expected value always comes from a float32 run.
-  const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
   add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
-      is_low() ? trajectory_tolerance(spread) : spread);
+      tolerances_.of_trajectory(trajectory.noise).final_loss);
 }
 
 void Verifier::check_trajectory_errors(const Trajectory& trajectory,
@@ -359,12 +323,10 @@ void Verifier::check_trajectory_errors(const Trajectory& trajectory,
         relative_error(found[index].grad_norm, trajectory.grad_norm_fp64.at(index));
     norms = std::fmax(norms, std::isnan(norm_error) ? INFINITY : norm_error);
   }
-  const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
-  add("trajectory.loss_first_5_steps", early, trajectory_tolerance(kEarlyLossTolerance));
-  add("trajectory.loss", all, trajectory_tolerance(spread));
-  // Norms drift as the losses do, and by more: a ReLU that flips changes a gradient at once.
-  add("trajectory.grad_norm", norms,
-      is_float64 ? kFloat64NormTolerance : trajectory_tolerance(10 * spread));
+  const TrajectoryTolerances tolerances = tolerances_.of_trajectory(trajectory.noise);
+  add("trajectory.loss_first_5_steps", early, tolerances.early_loss);
+  add("trajectory.loss", all, tolerances.loss);
+  add("trajectory.grad_norm", norms, tolerances.grad_norm);
 }
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {
@@ -378,7 +340,7 @@ void Verifier::check_final_weights(const Trajectory& trajectory) {
     }
     const double found = values.to(at::kDouble).cpu().norm().item<double>();
     add("trajectory.final_l2." + name, relative_error(found, expected->second),
-        trajectory_tolerance(kLossTolerance));
+        tolerances_.of_trajectory(trajectory.noise).final_l2);
   });
 }
 
