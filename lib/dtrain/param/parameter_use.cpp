@@ -1,5 +1,6 @@
 #include "dtrain/param/parameter_use.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace dtrain::param {
@@ -34,6 +35,19 @@ at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& s
   // backward pass, which autograd would treat as a modification of a saved tensor.
   if (!leaf.requires_grad()) return leaf.variable_data();
   return ParameterUse::apply(leaf, id.value(), reinterpret_cast<std::int64_t>(&sink));
+}
+
+void GradientTarget::accumulate(const at::Tensor& grad) const {
+  if (is_first) {
+    view.copy_(grad);  // not 0 + grad: a negative zero keeps its sign
+  } else {
+    view.add_(grad);
+  }
+}
+
+void GradientMemory::add_gradient(ParameterId id, const at::Tensor& grad) {
+  const at::NoGradGuard no_grad;
+  gradient_of(id).accumulate(grad);
 }
 
 }  // namespace dtrain::param

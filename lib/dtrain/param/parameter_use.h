@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 
 #include "dtrain/param/parameter_spec.h"
 
@@ -33,13 +32,9 @@ struct GradientTarget {
                     ///< parameter is frozen and needs no gradient
   bool is_first = false;  ///< `view` has no value yet: the gradient is written, not added
 
-  void accumulate(const at::Tensor& grad) const {
-    if (is_first) {
-      view.copy_(grad);  // not 0 + grad: a negative zero keeps its sign
-    } else {
-      view.add_(grad);
-    }
-  }
+  /// Writes or adds a gradient in the dtype of `view`. grad: the parameter's storage shape, any
+  /// dtype.
+  void accumulate(const at::Tensor& grad) const;
 };
 
 /// The memory that accumulates a step's gradients, as seen by backward passes.
@@ -53,11 +48,9 @@ class GradientMemory {
   /// pass ends.
   [[nodiscard]] virtual GradientTarget gradient_of(ParameterId id) = 0;
 
-  /// grad: the parameter's storage shape, any strides; valid during the call only.
-  void add_gradient(ParameterId id, const at::Tensor& grad) {
-    const at::NoGradGuard no_grad;
-    gradient_of(id).accumulate(grad);
-  }
+  /// Writes or adds a gradient. grad: the parameter's storage shape, any strides; valid during the
+  /// call only.
+  void add_gradient(ParameterId id, const at::Tensor& grad);
 };
 
 }  // namespace dtrain::param

@@ -1,10 +1,14 @@
 #include "dtrain/param/parameter_use.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 #include <map>
+#include <utility>
 
 #include "support/ids.h"
 #include "support/oracles/rounding.h"
@@ -71,6 +75,25 @@ TEST_CASE("Gradients of 16-bit uses arrive in their dtype and accumulate in floa
   CHECK(sink.dtypes == std::vector<at::ScalarType>{dtype, dtype});
   CHECK(at::equal(sink.sum, at::full({3}, 4097.0F)));
   CHECK(sink.last.scalar_type() == at::kFloat);
+}
+
+TEST_CASE(
+    "A float32 gradient takes the first bfloat16 gradient unchanged and adds others exactly") {
+  class Float32Memory : public GradientMemory {
+   public:
+    GradientTarget gradient_of(ParameterId) override {
+      return {.view = gradient, .is_first = std::exchange(is_empty, false)};
+    }
+    at::Tensor gradient = at::full({2}, std::numeric_limits<float>::quiet_NaN());
+    bool is_empty = true;
+  };
+  Float32Memory memory;
+  memory.add_gradient(0_p, at::tensor({1.0F, -0.0F}).to(at::kBFloat16));
+  CHECK(at::equal(memory.gradient, at::tensor({1.0F, 0.0F})));
+  CHECK(std::signbit(memory.gradient[1].item<float>()));
+  memory.add_gradient(0_p, at::full({2}, 0x1p-10, at::kBFloat16));
+  // bfloat16 would round the first sum to 1.
+  CHECK(at::equal(memory.gradient, at::tensor({1 + 0x1p-10F, 0x1p-10F})));
 }
 
 TEST_CASE("Without grad mode the leaf itself is returned, and for a frozen parameter its values") {

@@ -1,5 +1,7 @@
 #include "dtrain/parallel/data/internal/parameter_store.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>

@@ -1,5 +1,6 @@
 #include "dtrain/parallel/data/internal/sharded_reducers.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "dtrain/parallel/engine/step_engine.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
 #include <catch2/catch.hpp>
