@@ -7,8 +7,8 @@
 
 namespace dtrain::parallel {
 
-/// A rank's predicted memory: the sum over classes that allocate, each of which predicts its memory
-/// in a static memory() function. docs/guide/memory.md explains the categories.
+/// A rank's predicted memory: the sum over classes that allocate, each with a function that predicts
+/// its memory. docs/guide/memory.md explains the categories.
 ///
 /// Units: bytes per rank.
 struct MemoryPlan {

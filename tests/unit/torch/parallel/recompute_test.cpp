@@ -1,11 +1,13 @@
 #include "dtrain/parallel/recompute.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
 #include <string>
 
 #include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/internal/activation_memory.h"
 #include "dtrain/parallel/engine/internal/block_runner.h"
 #include "support/action_ids.h"
 #include "support/oracles/small_blocks.h"
@@ -66,8 +68,10 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
   param::ParameterViews parameters;
   for (const auto& spec : model->parameters) parameters.push_back(at::ones(spec.shape) * 0.1);
   NoGradients gradients(parameters);
+  GradientAccumulator accumulator(*model, gradients, /*interleaved_microbatches=*/1,
+                                  [](param::ParameterId) {});
   model::TensorAxis axis;
-  BlockRunner runner(*model, parameters, gradients, axis, {.frozen = {}, .recompute = plan});
+  BlockRunner runner(*model, parameters, accumulator, axis, {.frozen = {}, .recompute = plan});
   const data::Batch batch = testing::small_batch(0);
   const auto tokens = [](std::vector<std::int64_t> values) {
     return at::tensor(values, at::kLong).view({2, 5});
@@ -76,7 +80,7 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
   for (const BlockId block : model->blocks.ids()) (void)runner.forward(block, 0_m);
   trace += ' ';
   for (BlockId block = model->blocks.end_id(); block > 0_b;) {
-    runner.backward(--block, 0_m, 1.0, [](param::ParameterId) {});
+    runner.backward(--block, 0_m, 1.0);
   }
   return trace;
 }
@@ -99,7 +103,7 @@ constexpr model::BlockMemory kLevel{
 MemoryPlan memory_of(const RecomputePlan& plan) {
   const base::IndexedVector<BlockId, model::BlockMemory> blocks{kEnd,   kLevel, kLevel,
                                                                 kLevel, kLevel, kEnd};
-  return BlockRunner::memory(blocks, sequential_actions(6, 1), plan);
+  return activation_memory(blocks, sequential_actions(6, 1), plan);
 }
 
 TEST_CASE("Recomputing the lowest levels lowers the peak by a graph each") {
@@ -120,8 +124,8 @@ TEST_CASE("A stage keeps inputs that it received, but not outputs that it has se
   const RecomputePlan both{.groups = {{0_b, 2_b}}};
   const ReceivedInputs received{.blocks = {0_b}, .bytes = 7};
   // The inputs of two microbatches, and the output that the second has not yet sent.
-  CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
-  CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
+  CHECK(activation_memory(blocks, actions, both, received).activations == 2 * 7 + 1);
+  CHECK(activation_memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
 }
 
 // One letter and a microbatch for each action; small letters are events.

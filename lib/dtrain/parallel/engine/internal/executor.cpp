@@ -12,6 +12,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/device/out_of_memory.h"
+#include "dtrain/parallel/engine/internal/activation_memory.h"
 #include "dtrain/parallel/engine/internal/graph_runner.h"
 
 namespace dtrain::parallel {
@@ -83,13 +84,11 @@ DataAxis make_axis(const EngineSetup& setup) {
   return {setup.model, setup.layout, setup.groups, allocator_of(setup), lists, options};
 }
 
-BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
-  const EngineOptions& options = setup.options;
+BlockRunner::Options runner_options(const EngineOptions& options) {
   return {.seed = options.seed,
           .buffer_dtype = options.precision.buffer,
           .frozen = options.frozen,
-          .recompute = options.recompute,
-          .interleaved_microbatches = options.grad_accum_steps / num_sums};
+          .recompute = options.recompute};
 }
 
 // Returns the unit's first parameter that this rank holds.
@@ -180,12 +179,14 @@ void Transfers::finish() {
 Executor::Executor(const EngineSetup& setup)
     : setup_(setup),
       axis_(make_axis(setup)),
-      runner_(setup.model, axis_.parameters().views(), axis_.gradients(), *setup.tensor_axis,
-              runner_options(setup, num_gradient_sums(axis_.step().actions))),
+      accumulator_(setup.model, axis_.gradients(),
+                   setup.options.grad_accum_steps / num_gradient_sums(axis_.step().actions),
+                   [this](param::ParameterId id) { axis_.gradients().mark_gradient_ready(id); }),
+      runner_(setup.model, axis_.parameters().views(), accumulator_, *setup.tensor_axis,
+              runner_options(setup.options)),
       transfers_(setup.groups) {
   if (!setup.options.uses_graphs) return;
-  graphs_ = make_graph_runner(runner_, setup.model, axis_.parameters().views(),
-                              setup.options.recompute, setup.world.device());
+  graphs_ = make_graph_runner(runner_, accumulator_, axis_.parameters().views(), setup);
 }
 
 MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& options,
@@ -193,8 +194,8 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
   const ActionLists lists = engine_actions(model, options);
   BlockMemories blocks;
   for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
-  const MemoryPlan runner = BlockRunner::memory(blocks, lists.step, options.recompute,
-                                                received_inputs(model, options, microbatch));
+  const MemoryPlan runner = activation_memory(blocks, lists.step, options.recompute,
+                                              received_inputs(model, options, microbatch));
   MemoryPlan memory = runner + DataAxis::memory(model, engine_layout(model, options), lists.step,
                                                 axis_options(options, lists));
   // Gradients are sent after activations were freed: one block's if units are reduced one by one,
@@ -269,7 +270,7 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
     case ActionKind::forward: {
       if (at::Tensor activation = transfers_.take(TransferKind::activations, block, microbatch);
           activation.defined()) {
-        runner_.set_activation(microbatch, std::move(activation));
+        runner_.boundary(microbatch).activation = std::move(activation);
       }
       const at::Tensor losses = active_->forward(block, microbatch);
       // Tensor-parallel ranks compute the same losses; only the first one reports them.
@@ -280,20 +281,20 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
     case ActionKind::backward: {
       if (at::Tensor gradient = transfers_.take(TransferKind::gradients, block, microbatch);
           gradient.defined()) {
-        runner_.set_gradient(microbatch, std::move(gradient));
+        runner_.boundary(microbatch).gradient = std::move(gradient);
       }
-      return active_->backward(
-          block, microbatch, input.loss_gradient,
-          [this](param::ParameterId id) { axis_.gradients().mark_gradient_ready(id); });
+      return active_->backward(block, microbatch, input.loss_gradient);
     }
     case ActionKind::recv_activation:
       return post_receive(TransferKind::activations, action, batch);
     case ActionKind::recv_gradient:
       return post_receive(TransferKind::gradients, action, batch);
     case ActionKind::send_activation:
-      return transfers_.send(TransferKind::activations, runner_.take_activation(microbatch));
+      return transfers_.send(TransferKind::activations,
+                             std::exchange(runner_.boundary(microbatch).activation, {}));
     case ActionKind::send_gradient:
-      return transfers_.send(TransferKind::gradients, runner_.take_gradient(microbatch));
+      return transfers_.send(TransferKind::gradients,
+                             std::exchange(runner_.boundary(microbatch).gradient, {}));
     case ActionKind::begin_gradients:
       return axis_.gradients().begin_microbatch(microbatch);
     case ActionKind::end_gradients:

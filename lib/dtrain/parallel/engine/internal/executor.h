@@ -15,6 +15,7 @@
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/engine/engine_setup.h"
 #include "dtrain/parallel/engine/internal/block_runner.h"
+#include "dtrain/parallel/engine/internal/gradient_accumulator.h"
 
 namespace dtrain::parallel {
 
@@ -117,6 +118,7 @@ class Executor {
 
   const EngineSetup& setup_;
   DataAxis axis_;
+  GradientAccumulator accumulator_;
   BlockRunner runner_;
   std::unique_ptr<PassRunner> graphs_;  // null: no device graphs
   PassRunner* active_ = &runner_;       // graphs_ in a training step, if there are any

@@ -40,16 +40,16 @@ struct Lease {
 
 class GraphRunner final : public PassRunner {
  public:
-  GraphRunner(BlockRunner& runner, const model::Model& model,
-              const param::ParameterViews& parameters, const RecomputePlan& recompute,
-              c10::Device device)
+  GraphRunner(BlockRunner& runner, GradientAccumulator& gradients,
+              const param::ParameterViews& parameters, const EngineSetup& setup)
       : runner_(runner),
-        model_(model),
+        gradients_(gradients),
         parameters_(parameters),
-        recompute_(recompute),
-        device_(device),
-        recorder_(device::make_recorder(device)) {
-    for (const auto& block : model.blocks) DTRAIN_CHECK(block->native_backward() == nullptr);
+        model_(setup.model),
+        recompute_(setup.options.recompute),
+        device_(setup.world.device()),
+        recorder_(device::make_recorder(device_)) {
+    for (const auto& block : model_.blocks) DTRAIN_CHECK(block->native_backward() == nullptr);
   }
 
   // Every step has the same passes in the same order, so microbatch 0 starts a step.
@@ -74,10 +74,8 @@ class GraphRunner final : public PassRunner {
     return pass.losses;
   }
 
-  void backward(BlockId block, MicrobatchId microbatch, double seed,
-                const OnGradientReady& on_gradient_ready) override {
-    if (phase_ == Phase::warm_up)
-      return runner_.backward(block, microbatch, seed, on_gradient_ready);
+  void backward(BlockId block, MicrobatchId microbatch, double seed) override {
+    if (phase_ == Phase::warm_up) return runner_.backward(block, microbatch, seed);
     const bool is_first = block + 1 == model_.blocks.end_id();
     if (is_first && !loss_gradient_.defined()) {
       loss_gradient_ = at::empty_like(forwards_.at({block, microbatch}).losses);
@@ -85,15 +83,14 @@ class GraphRunner final : public PassRunner {
     if (is_first) loss_gradient_.fill_(seed);
     Backward& pass = backwards_[{block, microbatch}];
     if (phase_ == Phase::recording) {
-      if (is_first) runner_.set_gradient(microbatch, loss_gradient_);
+      if (is_first) runner_.boundary(microbatch).gradient = loss_gradient_;
       record(block, microbatch, seed, pass);
     }
     DTRAIN_CHECK(pass.addresses == addresses_of(blocks_of_backward(block)),
                  "block {}: its parameters are not at the addresses that the captured graph uses",
                  block.value());
     pass.graph->replay();
-    for (const ParameterGradient& gradient : pass.gradients)
-      runner_.accumulate(gradient, on_gradient_ready);
+    for (const ParameterGradient& gradient : pass.gradients) gradients_.add(gradient);
   }
 
  private:
@@ -165,8 +162,9 @@ class GraphRunner final : public PassRunner {
   }
 
   BlockRunner& runner_;
-  const model::Model& model_;
+  GradientAccumulator& gradients_;
   const param::ParameterViews& parameters_;
+  const model::Model& model_;
   const RecomputePlan& recompute_;
   c10::Device device_;
   Phase phase_ = Phase::warm_up;
@@ -195,10 +193,10 @@ param::ArenaAllocator with_stable_addresses(param::ArenaAllocator allocate) {
   };
 }
 
-std::unique_ptr<PassRunner> make_graph_runner(BlockRunner& runner, const model::Model& model,
+std::unique_ptr<PassRunner> make_graph_runner(BlockRunner& runner, GradientAccumulator& gradients,
                                               const param::ParameterViews& parameters,
-                                              const RecomputePlan& recompute, c10::Device device) {
-  return std::make_unique<GraphRunner>(runner, model, parameters, recompute, device);
+                                              const EngineSetup& setup) {
+  return std::make_unique<GraphRunner>(runner, gradients, parameters, setup);
 }
 
 }  // namespace dtrain::parallel

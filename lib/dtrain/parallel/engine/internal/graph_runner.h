@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "dtrain/parallel/engine/engine_setup.h"
 #include "dtrain/parallel/engine/internal/block_runner.h"
+#include "dtrain/parallel/engine/internal/gradient_accumulator.h"
 
 namespace dtrain::parallel {
 
@@ -18,19 +20,18 @@ namespace dtrain::parallel {
 /// of the input shape, this begins again.
 ///
 /// Values that change between steps are copied into static tensors: tokens, first samples and the
-/// gradient of the losses. Parameter gradients are accumulated after a block's graph, so all
-/// communication happens between graphs.
+/// gradient of the losses. Parameter gradients are added to `gradients` after a block's graph, so
+/// all communication happens between graphs.
 ///
-/// parameters: the values that blocks read; whenever a block runs, they must be at the same
-/// addresses. Blocks must not have a native backward. `runner`, `model`, `parameters` and
-/// `recompute` must outlive the result.
+/// gradients: the accumulator of `runner`. parameters: the values that blocks read; whenever a block
+/// runs, they must be at the same addresses. Blocks must not have a native backward. All arguments
+/// must outlive the result.
 ///
 /// Throws:  as device::make_recorder.
 /// Threads: one.
 [[nodiscard]] std::unique_ptr<PassRunner> make_graph_runner(BlockRunner& runner,
-                                                            const model::Model& model,
+                                                            GradientAccumulator& gradients,
                                                             const param::ParameterViews& parameters,
-                                                            const RecomputePlan& recompute,
-                                                            c10::Device device);
+                                                            const EngineSetup& setup);
 
 }  // namespace dtrain::parallel

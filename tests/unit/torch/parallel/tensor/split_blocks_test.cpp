@@ -65,7 +65,9 @@ std::vector<at::Tensor> attention_on(std::int64_t tp, at::ScalarType dtype,
     }
     const std::unique_ptr<model::TensorAxis> axis = make_tensor_axis(groups);
     NoGradients gradients;
-    BlockRunner runner(*model, weights, gradients, *axis,
+    GradientAccumulator accumulator(*model, gradients, /*interleaved_microbatches=*/1,
+                                    [](param::ParameterId) {});
+    BlockRunner runner(*model, weights, accumulator, *axis,
                        {.seed = 77, .buffer_dtype = at::kFloat, .frozen = {}});
     runner.set_tap([&](std::string_view name, const at::Tensor& value) {
       if (name != "act.layer0.ykv") return;
