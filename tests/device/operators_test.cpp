@@ -50,8 +50,9 @@ void train_and_evaluate(const config::Config& config) {
                            }});
     (void)engine.parameter_norm();
     (void)engine.compression();
-    (void)checkpoint::first_not_finite(engine.state());
-    engine.visit_parameters([](param::ParameterId, const at::Tensor& values) { values.cpu(); });
+    (void)checkpoint::first_not_finite(engine.whole_model().state());
+    engine.whole_model().visit_parameters(
+        [](param::ParameterId, const at::Tensor& values) { values.cpu(); });
   });
 }
 

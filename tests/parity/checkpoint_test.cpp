@@ -136,7 +136,7 @@ MemorySource state_of(const config::Config& config, comm::World& world, std::int
                       const std::vector<std::string>& lost = {}) {
   EngineRun run(config, world);
   run.steps(steps);
-  checkpoint::State state = run.job().engine().state();
+  checkpoint::State state = run.job().engine().whole_model().state();
   std::erase_if(state, [&](const checkpoint::Piece& piece) {
     return std::ranges::find(lost, piece.name) != lost.end();
   });
@@ -151,7 +151,7 @@ std::string error_without(const config::Config& saving, const config::Config& lo
     MemorySource source = state_of(saving, world, 1, lost);
     EngineRun run(loading, world);
     try {
-      run.job().engine().load_state(source, saving.train.freeze);
+      run.job().engine().whole_model().load_state(source, saving.train.freeze);
     } catch (const std::exception& found) {
       error = found.what();
     }
@@ -184,14 +184,14 @@ TEST_CASE("Moments of formerly frozen parameters are read, or all missing") {
     MemorySource whole = state_of(config, world, 2);
     MemorySource half = state_of(config, world, 2, {"optimizer.exp_avg.encoder"});
     EngineRun run(config, world);
-    run.job().engine().load_state(whole, frozen_before);
-    const MemorySource loaded(run.job().engine().state());
+    run.job().engine().whole_model().load_state(whole, frozen_before);
+    const MemorySource loaded(run.job().engine().whole_model().state());
     for (const auto& [name, value] : whole.tensors()) {
       expect(same_bits(loaded.tensors().at(name), value), name);
     }
     std::string error;
     try {
-      run.job().engine().load_state(half, frozen_before);
+      run.job().engine().whole_model().load_state(half, frozen_before);
     } catch (const std::exception& found) {
       error = found.what();
     }
@@ -242,9 +242,9 @@ TEST_CASE("A rank reads only the bytes of its state") {
     EngineRun run(config, world);
     checkpoint::store::Reader reader(folder.path("c/step-1"));
     checkpoint::ReaderSource source(reader);
-    run.job().engine().load_state(source);
+    run.job().engine().whole_model().load_state(source);
     std::int64_t needed = 0;
-    for (const auto& piece : run.job().engine().state()) {
+    for (const auto& piece : run.job().engine().whole_model().state()) {
       needed += static_cast<std::int64_t>(piece.tensor.nbytes());
     }
     if (reader.bytes_read() != needed) throw std::runtime_error("read too much");
@@ -286,7 +286,7 @@ TEST_CASE("A rank that cannot write is named on all ranks, and the save leaves n
     EngineRun run(config, world);
     FullDisk disk(needle, is_silent);
     checkpoint::Saver saver(world_group(run), disk, options_in(folder.path("c")));
-    saver.begin({.step = 2}, run.job().engine().state());
+    saver.begin({.step = 2}, run.job().engine().whole_model().state());
     const checkpoint::SaveReport report = saver.finish();
     const auto says = [&](const std::string& text) { return report.error.find(text) != text.npos; };
     if (is_silent ? report.error.empty() : !says("no room") || !says(needle)) {

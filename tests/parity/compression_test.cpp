@@ -57,9 +57,11 @@ Residuals train_and_save(const config::Config& config, std::int64_t step,
     run.steps(step);
     base::Disk disk(base::ErrorKind::checkpoint);
     checkpoint::Saver saver(world_group(run), disk, options_in(folder));
-    saver.begin({.step = step, .samples = step * config.batch.global}, run.job().engine().state());
+    saver.begin({.step = step, .samples = step * config.batch.global},
+                run.job().engine().whole_model().state());
     finish(saver);
-    add_residuals(run.job().engine().state(), of_rank[static_cast<std::size_t>(world.rank())]);
+    add_residuals(run.job().engine().whole_model().state(),
+                  of_rank[static_cast<std::size_t>(world.rank())]);
   });
   return sum_of(of_rank);
 }
@@ -77,7 +79,7 @@ Resumed load_compressed(const config::Config& config, const std::string& folder,
                         const std::vector<std::string>& frozen_before = {}) {
   std::vector<Residuals> of_rank(static_cast<std::size_t>(num_ranks(config)));
   const auto loaded = [&](EngineRun& run, std::size_t rank) {
-    add_residuals(run.job().engine().state(), of_rank[rank]);
+    add_residuals(run.job().engine().whole_model().state(), of_rank[rank]);
   };
   std::vector<Trace> traces = load_and_train(config, folder, frozen_before, loaded);
   return {.traces = std::move(traces), .residuals = sum_of(of_rank)};

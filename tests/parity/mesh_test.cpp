@@ -225,7 +225,7 @@ TEST_CASE("All copies of a piece of the state end with the same bits") {
   on_threads(num_ranks(config), [&](comm::World& world) {
     EngineRun run(config, world);
     run.steps(config.train.steps);
-    for (const checkpoint::Piece& piece : run.job().engine().state()) {
+    for (const checkpoint::Piece& piece : run.job().engine().whole_model().state()) {
       const std::string place =
           fmt::format("{} {} {}", piece.name, fmt::join(piece.box.offsets, ","),
                       fmt::join(piece.box.sizes, ","));

@@ -53,9 +53,10 @@ Outcome outcome_of(const config::Config& config) {
     first.forward_backward_only();
     outcome.first_loss = first.trace().losses.front();
     const param::ParameterSpecs& specs = first.job().plan().model->parameters;
-    first.job().engine().visit_gradients([&](param::ParameterId id, const at::Tensor& gradient) {
-      outcome.gradients[specs[id].name] = gradient.to(at::kDouble).clone();
-    });
+    first.job().engine().whole_model().visit_gradients(
+        [&](param::ParameterId id, const at::Tensor& gradient) {
+          outcome.gradients[specs[id].name] = gradient.to(at::kDouble).clone();
+        });
   });
   outcome.last_loss = last_loss(config);
   return outcome;

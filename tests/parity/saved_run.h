@@ -41,7 +41,7 @@ inline void train_and_save(const config::Config& config, std::int64_t step,
     // Slow enough that a step ends before anything is written.
     if (staged) options.bytes_per_second = 1e4;
     checkpoint::Saver saver(world_group(run), disk, options);
-    const checkpoint::State state = run.job().engine().state();
+    const checkpoint::State state = run.job().engine().whole_model().state();
     if (staged) saver.stage(state);
     saver.begin({.step = step, .samples = step * config.batch.global}, state);
     if (staged) run.steps(1);
@@ -64,7 +64,7 @@ inline std::vector<Trace> load_and_train(
     EngineRun run(config, world, chosen.value().manifest.step);
     checkpoint::store::Reader reader(chosen->path);
     checkpoint::ReaderSource source(reader);
-    run.job().engine().load_state(source, frozen_before);
+    run.job().engine().whole_model().load_state(source, frozen_before);
     if (loaded) loaded(run, rank);
     run.steps(config.train.steps - chosen->manifest.step);
     traces[rank] = run.trace();

@@ -66,7 +66,7 @@ bool has_moments(job::Job& job, const std::string& name) {
 // Assembles weights and moments from shards, slices and stages. With data parallelism only, each
 // replica assembles its own copy, so tests compare them; on a mesh all ranks get the first copy.
 std::map<std::string, at::Tensor> whole_state(job::Job& job) {
-  const checkpoint::State state = job.engine().state();
+  const checkpoint::State state = job.engine().whole_model().state();
   const mesh::MeshShape& sizes = job.groups().mesh().sizes();
   const bool is_on_mesh = sizes[Axis::pp] > 1 || sizes[Axis::tp] > 1;
   comm::ProcessGroup& holders = is_on_mesh ? job.groups().world() : job.groups().shards();
@@ -232,8 +232,8 @@ void EngineRun::steps(std::int64_t count) {
 }
 
 void EngineRun::lower_loss_scale() {
-  LowScale state(job_.engine().state());
-  job_.engine().load_state(state);
+  LowScale state(job_.engine().whole_model().state());
+  job_.engine().whole_model().load_state(state);
 }
 
 void EngineRun::forward_backward_only() {

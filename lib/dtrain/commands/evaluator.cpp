@@ -105,7 +105,7 @@ void evaluate(const config::Config& given, const Output& output) {
     const model::Model& model = job.whole_model();
     checkpoint::ArenaSource source(model.parameters,
                                    opened.read_weights(model, job.engine().precision().master));
-    job.engine().load_weights(source);
+    job.engine().whole_model().load_weights(source);
     const data::EvaluationSequences sequences(samples, config.report.eval_sequences.count);
     const double loss = job.engine().evaluate(sequences, config.batch.microbatch).value();
     if (!std::isfinite(loss)) {

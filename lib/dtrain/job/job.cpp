@@ -187,7 +187,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
         engine_ =
             std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options);
       });
-  if (cpus_.are_mixed) engine_->make_copies_equal();
+  if (cpus_.are_mixed) engine_->whole_model().make_copies_equal();
   check_ranks_agree(config);
 }
 

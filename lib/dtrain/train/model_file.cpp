@@ -65,10 +65,11 @@ std::optional<base::StorageError> try_to_write(const TrainContext& context,
     writer.emplace(path, context.model.parameters, context.engine.precision().master, buffers,
                    metadata);
   });
-  context.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    const at::Tensor on_host = values.cpu();  // in this thread, whose streams computed them
-    write([&] { writer->write(id, on_host); });
-  });
+  context.engine.whole_model().visit_parameters(
+      [&](param::ParameterId id, const at::Tensor& values) {
+        const at::Tensor on_host = values.cpu();  // in this thread, whose streams computed them
+        write([&] { writer->write(id, on_host); });
+      });
   write([&] {
     context.check_folder();
     writer->commit();

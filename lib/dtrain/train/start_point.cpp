@@ -336,7 +336,7 @@ StartPoint resume(const StartContext& context, const VerifiedCheckpoint& chosen)
   check_same_run(context, chosen, saved, has_new_data);
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
-  context.engine.load_state(source, saved.train.freeze);
+  context.engine.whole_model().load_state(source, saved.train.freeze);
   drop_incomparable_record(history.validation, context, chosen, saved);
   if (!have_equal_norms(context.config, saved)) history.spikes = {};
   return {.step = manifest.step,
@@ -351,7 +351,7 @@ StartPoint resume(const StartContext& context, const VerifiedCheckpoint& chosen)
 void load_finite_weights(const StartContext& context, checkpoint::Source& source,
                          const std::string& path) {
   checkpoint::FiniteSource finite(source, path);
-  context.engine.load_weights(finite);
+  context.engine.whole_model().load_weights(finite);
 }
 
 void load_model_file(const StartContext& context, const std::string& path) {

@@ -13,8 +13,8 @@ namespace dtrain::train {
 namespace {
 
 // The name of a tensor of the run's state that is not finite on some rank; empty if all are finite.
-std::string nonfinite_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
-  const std::string own = checkpoint::first_not_finite(owned_part(engine.state()));
+std::string nonfinite_tensor(const checkpoint::State& state, comm::ProcessGroup& world) {
+  const std::string own = checkpoint::first_not_finite(owned_part(state));
   for (const std::string& name : comm::exchange_texts(world, own)) {
     if (!name.empty()) return name;
   }
@@ -30,7 +30,7 @@ StateCheck::StateCheck(const Options& options)
 
 void StateCheck::make_copies_equal(std::int64_t step) {
   if (!options_.are_cpus_mixed || equalized_step_ == step) return;
-  options_.engine.make_copies_equal();
+  options_.engine.whole_model().make_copies_equal();
   equalized_step_ = step;
 }
 
@@ -58,7 +58,7 @@ std::optional<NumericalFailure> StateCheck::find_failure(std::int64_t step) {
 }
 
 std::optional<NumericalFailure> StateCheck::check_tensors(std::int64_t step) {
-  const std::string name = nonfinite_tensor(options_.engine, options_.world);
+  const std::string name = nonfinite_tensor(options_.engine.whole_model().state(), options_.world);
   if (name.empty()) return std::nullopt;
   return NumericalFailure{
       fmt::format(

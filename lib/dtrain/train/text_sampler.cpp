@@ -84,9 +84,10 @@ std::string sample_text(const TrainContext& context) {
     weights.emplace(param::ArenaLayout(context.model.parameters),
                     parallel::dtype_of(config.machine.dtype), param::private_memory);
   }
-  context.engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    if (weights) weights->view(id).copy_(values);
-  });
+  context.engine.whole_model().visit_parameters(
+      [&](param::ParameterId id, const at::Tensor& values) {
+        if (weights) weights->view(id).copy_(values);
+      });
   std::string text;
   comm::run_long_on_leader(context.world, "writing a sample", [&] {
     const config::GenerateConfig plain;

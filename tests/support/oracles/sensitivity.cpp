@@ -28,7 +28,7 @@ bool is_weight(const std::string& name) { return name.starts_with(checkpoint::kW
 
 // Ranks that hold the same piece perturb it alike.
 void disturb_weights(EngineRun& run, double relative, std::uint64_t seed) {
-  for (const checkpoint::Piece& piece : run.job().engine().state()) {
+  for (const checkpoint::Piece& piece : run.job().engine().whole_model().state()) {
     if (!is_weight(piece.name)) continue;
     const std::uint64_t own_seed = base::hash_text(piece.name) + seed;
     at::Tensor(piece.tensor).copy_(disturbed(piece.tensor, relative, own_seed));

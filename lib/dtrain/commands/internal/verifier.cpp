@@ -1,5 +1,6 @@
 #include "dtrain/commands/internal/verifier.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/from_blob.h>
 
@@ -171,7 +172,7 @@ void Verifier::load_weights() {
     param::store_exported(specs[id], fixture_.weights.at(specs[id].name), weights.view(id));
   }
   checkpoint::ArenaSource source(specs, std::move(weights));
-  engine_.load_weights(source);
+  engine_.whole_model().load_weights(source);
   for (const model::ExportedBuffer& buffer : model_.buffers) {
     add(buffer.name, relative_error(buffer.value, fixture_.weights.at(buffer.name)),
         kOneStepTolerance);
@@ -224,7 +225,7 @@ at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) co
 }
 
 void Verifier::check_gradients() {
-  engine_.visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
+  engine_.whole_model().visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
     const param::ParameterSpec& spec = model_.parameters[id];
     add("grad." + spec.name,
         relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
@@ -273,7 +274,7 @@ void Verifier::check_greedy(const GreedyTokens& expected) {
   const param::ParameterSpecs& specs = model_.parameters;
   param::Arena weights(param::ArenaLayout(specs), engine_.precision().master,
                        param::private_memory);
-  engine_.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  engine_.whole_model().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     const at::NoGradGuard no_grad;
     weights.view(id).copy_(values);
   });
@@ -330,7 +331,7 @@ void Verifier::check_trajectory_errors(const Trajectory& trajectory,
 }
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {
-  engine_.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  engine_.whole_model().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     const std::string& name = model_.parameters[id].name;
     const auto expected = trajectory.final_l2_fp64.find(name);
     if (expected == trajectory.final_l2_fp64.end()) {

@@ -71,8 +71,8 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::Mesh
     : setup_(model, world, groups, std::move(options)),
       executor_(setup_),
       updater_(setup_),
-      whole_(setup_, executor_.parameters(), executor_.axis().gradients(), updater_) {
-  whole_.initialise();
+      whole_model_(setup_, executor_.parameters(), executor_.axis().gradients(), updater_) {
+  whole_model_.initialise();
 }
 
 MemoryPlan StepEngine::memory(const model::Model& model, const EngineOptions& options,

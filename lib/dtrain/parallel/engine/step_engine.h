@@ -182,51 +182,28 @@ class StepEngine {
                                                std::int64_t batch_size,
                                                const std::function<bool()>& wants_stop = {});
 
-  /// Overwrites replicated parameters and optimizer state by the copies of the first rank that
-  /// holds them. No value changes if all ranks have rounded equally.
-  ///
-  /// Collective.
-  void make_copies_equal() { whole_.make_copies_equal(); }
-
-  /// Returns this rank's part of a checkpoint, sharing memory.
-  [[nodiscard]] checkpoint::State state() const { return whole_.state(); }
-  /// Loads a checkpoint; see WholeModel::load_state.
-  ///
-  /// Collective.
-  void load_state(checkpoint::Source& source, std::span<const std::string> frozen_before = {}) {
-    whole_.load_state(source, frozen_before);
-  }
-  /// Loads the parameters only.
-  ///
-  /// Collective.
-  void load_weights(checkpoint::Source& source) { whole_.load_weights(source); }
-
   /// Returns which microbatches of a global batch this rank computes.
   [[nodiscard]] data::MicrobatchAssignment microbatch_assignment() const;
 
-  /// Visit all parameters (gradients) of the whole model in order of ids, on every rank.
-  ///
-  /// Collective.
-  void visit_parameters(const WholeModel::Visit& visit) { whole_.visit(parameters(), visit); }
-  void visit_gradients(const WholeModel::Visit& visit) { whole_.visit(gradients(), visit); }
   /// Returns the norm of all parameters of the whole model.
   ///
   /// Collective.
   [[nodiscard]] double parameter_norm();
 
   [[nodiscard]] const Precision& precision() const { return setup_.options.precision; }
-  [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
   /// The master weights that this rank updates; all parameters if there is no sharding.
   [[nodiscard]] const param::Arena& parameters() const {
-    return data_axis().parameters().masters();
+    return executor_.axis().parameters().masters();
   }
   [[nodiscard]] const param::Arena& gradients() const {
-    return data_axis().gradients().gradients();
+    return executor_.axis().gradients().gradients();
   }
   /// Statistics of the last step's compression; empty without compression.
   [[nodiscard]] std::optional<CompressionReport> compression() const {
-    return data_axis().gradients().compression();
+    return executor_.axis().gradients().compression();
   }
+  /// The unsharded view of this engine's state, which visits, saves and loads it.
+  [[nodiscard]] WholeModel& whole_model() { return whole_model_; }
   /// Sets a callback for every intermediate value that blocks report; empty: none.
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
   /// Sets the object that records the start of each block pass; null: none.
@@ -245,7 +222,7 @@ class StepEngine {
   EngineSetup setup_;
   Executor executor_;
   Updater updater_;
-  WholeModel whole_;
+  WholeModel whole_model_;
   std::optional<Step> step_;
 };
 

@@ -1,5 +1,6 @@
 #include "dtrain/parallel/engine/whole_model.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -215,7 +216,7 @@ at::Tensor WholeModel::gathered_unit(const param::Arena& values, param::UnitId u
   return whole;
 }
 
-void WholeModel::visit(const param::Arena& values, const Visit& visit) {
+void WholeModel::visit_arena(const param::Arena& values, const Visit& visit) {
   parameters_.wait_for_all();  // gathers of whole masters may still be in flight
   const param::ArenaLayout& layout = setup_.layout;
   std::optional<param::UnitId> gathered;

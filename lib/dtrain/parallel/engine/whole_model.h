@@ -32,19 +32,19 @@ class WholeModel {
   /// Called with a whole parameter, in its storage shape and the masters' dtype; valid during the
   /// call.
   using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
-  /// Visits all parameters of the whole model in order of ids, on every rank, with their values
-  /// from the ranks' arenas `values`. Gathers one unit at a time. Parameters that the arena lacks
-  /// are zeros.
+  /// Visit all parameters (gradients) of the whole model in order of ids, on every rank. Gather one
+  /// unit at a time. Gradients of frozen parameters are zeros.
   ///
   /// Collective: over all groups.
-  void visit(const param::Arena& values, const Visit& visit);
-  /// Returns the peak memory of visit() in bytes.
+  void visit_parameters(const Visit& visit) { visit_arena(parameters_.masters(), visit); }
+  void visit_gradients(const Visit& visit) { visit_arena(gradients_.gradients(), visit); }
+  /// Returns the peak memory of a visit in bytes.
   [[nodiscard]] static std::int64_t visit_bytes(const model::Model& model,
                                                 const param::ArenaLayout& layout,
                                                 at::ScalarType dtype);
 
   /// Overwrites replicated parameters and optimizer state by the copies of the first rank that
-  /// holds them.
+  /// holds them. No value changes if all ranks have rounded equally.
   ///
   /// Collective: over all groups.
   void make_copies_equal();
@@ -68,6 +68,8 @@ class WholeModel {
  private:
   [[nodiscard]] std::vector<std::string> without_state(
       const checkpoint::Source& source, std::span<const std::string> frozen_before) const;
+  // Visits all parameters with their values from the ranks' arenas.
+  void visit_arena(const param::Arena& values, const Visit& visit);
   [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, param::UnitId unit) const;
   void load(const std::string& task,
             const std::function<void(const checkpoint::State& pieces)>& read);

@@ -76,7 +76,7 @@ CheckpointWriter::CheckpointWriter(parallel::StepEngine& engine, comm::ProcessGr
       check_folder_(options.check_folder),
       saved_step_(options.saved_step) {
   const config::CheckpointConfig& config = options.config.checkpoint;
-  if (!config.every.is_never()) saver_.stage(engine_.state());
+  if (!config.every.is_never()) saver_.stage(engine_.whole_model().state());
   if (!config.keep_best || saved_step_ < 0) return;
   comm::run_long_on_leader(world, "looking for the best checkpoint", [&] {
     best_step_ = committed_best(store::checkpoints_folder(options.config.run.dir), saved_step_,
@@ -94,7 +94,7 @@ void CheckpointWriter::begin(const checkpoint::SavePoint& point) {
   checkpoint::SavePoint kept = point;
   if (!saves_best_) kept.best_step = best_step_;
   check_folder_();
-  saver_.begin(kept, engine_.state());
+  saver_.begin(kept, engine_.whole_model().state());
   saved_step_ = point.step;
 }
 

@@ -95,7 +95,7 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
     } catch (const base::Error& error) {
       result.error = fmt::format("{} {}", base::name_of(error.kind()), error.what());
     }
-    result.state = MemorySource(job.engine().state()).tensors();
+    result.state = MemorySource(job.engine().whole_model().state()).tensors();
   });
   return results;
 }

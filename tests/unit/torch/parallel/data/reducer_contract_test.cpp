@@ -1,6 +1,7 @@
 // Compares every reducer's predicted memory and traffic with measurements, and adds a custom
 // reducer and codec.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -264,29 +265,32 @@ TEST_CASE("An engine trains with a custom reducer, whose state survives a checkp
       }
       return engine.parameters().flat().clone();
     };
-    StepEngine whole(*model, world, groups, options);
-    (void)train(whole, 0);
-    Saved saved(whole.state());
-    const at::Tensor saved_weights = whole.parameters().flat().clone();
+    StepEngine uninterrupted(*model, world, groups, options);
+    (void)train(uninterrupted, 0);
+    Saved saved(uninterrupted.whole_model().state());
+    const at::Tensor saved_weights = uninterrupted.parameters().flat().clone();
     const std::string own = "reducer.residual." + std::to_string(world.rank()) + ".";
-    expect(whole.state().back().name.starts_with(own), "a piece of the reducer's own");
-    const at::Tensor expected = train(whole, 2);
+    expect(uninterrupted.whole_model().state().back().name.starts_with(own),
+           "a piece of the reducer's own");
+    const at::Tensor expected = train(uninterrupted, 2);
     StepEngine resumed(*model, world, groups, options);
-    resumed.load_state(saved);
+    resumed.whole_model().load_state(saved);
     expect(same_bits(train(resumed, 2), expected), "the bits of a run without interruption");
     StepEngine forgetful(*model, world, groups, options);
-    forgetful.load_state(saved);
-    at::Tensor(forgetful.state().back().tensor).zero_();
+    forgetful.whole_model().load_state(saved);
+    at::Tensor(forgetful.whole_model().state().back().tensor).zero_();
     expect(!same_bits(train(forgetful, 2), expected), "bits that depend on the state");
     EngineOptions plain = options;
     plain.data.reducer = nullptr;
     StepEngine dense(*model, world, groups, plain);
-    dense.load_state(saved);
+    dense.whole_model().load_state(saved);
     expect(same_bits(dense.parameters().flat(), saved_weights), "weights without the state");
-    Saved without(dense.state());
-    whole.load_state(without);
-    expect(same_bits(whole.parameters().flat(), saved_weights), "the same weights");
-    expect(whole.state().back().tensor.count_nonzero().item<std::int64_t>() == 0, "no state yet");
+    Saved without(dense.whole_model().state());
+    uninterrupted.whole_model().load_state(without);
+    expect(same_bits(uninterrupted.parameters().flat(), saved_weights), "the same weights");
+    expect(
+        uninterrupted.whole_model().state().back().tensor.count_nonzero().item<std::int64_t>() == 0,
+        "no state yet");
     const MemoryPlan memory = StepEngine::memory(*model, options, {.sequences = 2, .length = 5});
     const std::int64_t arena = param::Arena::bytes(engine_layout(*model, options), at::kFloat);
     expect(memory.gradients == 2 * arena, "its memory is part of the engine's");

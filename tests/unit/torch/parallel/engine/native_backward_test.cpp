@@ -27,7 +27,7 @@ at::Tensor gradients_of(const std::vector<bool>& is_native) {
                        .optimizer = {}});
     const std::vector<data::Batch> batches{testing::small_batch(0), testing::small_batch(2)};
     engine.forward_backward(batches);
-    engine.visit_gradients([&](param::ParameterId, const at::Tensor& value) {
+    engine.whole_model().visit_gradients([&](param::ParameterId, const at::Tensor& value) {
       gradients.push_back(value.clone().view(-1));
     });
   });
