@@ -1,11 +1,10 @@
 #include "dtrain/comm/internal/gloo/gloo_messenger.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <list>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <thread>
@@ -17,19 +16,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kMinTimeout(1);  // gloo takes 0 as infinite
 constexpr milliseconds kPollInterval(50);
 constexpr std::chrono::hours kNoTimeout(24 * 365);  // gloo takes 0 as its default
 
-// A notice queues behind a partly sent message on the same connection.
-constexpr milliseconds kNoticeTimeout(200);
-
 // How long gloo's own all-reduce may continue after a peer has finished it and exited.
 constexpr milliseconds kRingDrainTimeout(5000);
-
-at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
-  return at::from_blob(const_cast<std::byte*>(data), {bytes}, at::kByte);
-}
 
 }  // namespace
 
@@ -41,8 +32,9 @@ at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
 /// Threads: any.
 class ConnectionWatchdog {
  public:
-  /// `never`: by peer, a posted receive with Tag::never; empty for this rank itself.
-  explicit ConnectionWatchdog(std::vector<Message> never) : never_(std::move(never)) {
+  explicit ConnectionWatchdog(GlooConnections& connections)
+      : numbers_(static_cast<std::size_t>(connections.size())),
+        never_(connections.recv_from_all(Tag::never, numbers_)) {
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
   ConnectionWatchdog(const ConnectionWatchdog&) = delete;
@@ -69,8 +61,26 @@ class ConnectionWatchdog {
     // wait that times out would close all connections.)
     message.work->abort();
     message.work->wait(kPollInterval);
-    if (deadline.passed()) return message.work->wait(kMinTimeout);  // times out and closes them
+    if (deadline.passed()) return message.work->wait(kGlooMinTimeout);  // times out and closes them
     return wait_until_aborted(message, deadline);
+  }
+
+  /// Returns true once gloo's own collective has ended, false if a closed connection stops it.
+  ///
+  /// Throws: gloo's exceptions.
+  [[nodiscard]] bool wait_collective(c10d::Work& work) {
+    std::optional<base::Deadline> drain;
+    while (true) {
+      try {
+        work.wait(kPollInterval);
+        return true;
+      } catch (const std::exception&) {
+        if (work.isCompleted()) return work.wait();  // or throws why it failed
+      }
+      // A peer may finish and exit before this rank has received everything.
+      if (!drain && !closed_peers().empty()) drain.emplace(kRingDrainTimeout);
+      if (drain && drain->passed()) return false;
+    }
   }
 
  private:
@@ -124,54 +134,30 @@ class ConnectionWatchdog {
   }
 
   std::mutex mutex_;
-  std::vector<Message> never_;
+  std::vector<std::int64_t> numbers_;  // by peer: buffers of never_
+  std::vector<Message> never_;         // by peer: receives with Tag::never; empty for this rank
   std::list<Wait> waits_;
   std::jthread thread_;  // ends first
 };
 
 GlooMessenger::GlooMessenger(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-    : group_(std::move(group)),
-      notices_(static_cast<std::size_t>(size()), -1),
-      never_(static_cast<std::size_t>(size())),
-      notice_recvs_(post_recv_from_all(Tag::failure_notice, notices_)),
-      watchdog_(std::make_unique<ConnectionWatchdog>(post_recv_from_all(Tag::never, never_))) {}
+    : connections_(std::move(group)),
+      notices_(connections_),
+      watchdog_(std::make_unique<ConnectionWatchdog>(connections_)) {}
 
-GlooMessenger::~GlooMessenger() {
-  // Leaks the group: its destructor would wait for the stuck thread.
-  if (is_ring_stuck_) (void)group_.release();
-}
-
-std::vector<Message> GlooMessenger::post_recv_from_all(Tag tag,
-                                                       std::vector<std::int64_t>& numbers) {
-  std::vector<Message> messages(numbers.size());
-  for (std::int64_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    const auto index = static_cast<std::size_t>(peer);
-    messages[index] =
-        post_recv(reinterpret_cast<std::byte*>(&numbers[index]), sizeof(std::int64_t), peer, tag);
-  }
-  return messages;
-}
+GlooMessenger::~GlooMessenger() = default;
 
 Message GlooMessenger::send(const std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
-  std::vector<at::Tensor> tensors{view_of(data, bytes)};
   try {
-    const std::lock_guard lock(post_mutex_);
-    return {group_->send(tensors, static_cast<int>(peer), static_cast<int>(tag)), peer};
+    return connections_.send(data, bytes, peer, tag);
   } catch (const std::exception&) {
     throw failure(peer);
   }
 }
 
-Message GlooMessenger::post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
-  std::vector<at::Tensor> tensors{view_of(data, bytes)};
-  const std::lock_guard lock(post_mutex_);
-  return {group_->recv(tensors, static_cast<int>(peer), static_cast<int>(tag)), peer};
-}
-
 Message GlooMessenger::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   try {
-    return post_recv(data, bytes, peer, tag);
+    return connections_.recv(data, bytes, peer, tag);
   } catch (const std::exception&) {
     throw failure(peer);
   }
@@ -195,39 +181,14 @@ void GlooMessenger::wait(const std::vector<Message>& messages, const base::Deadl
 }
 
 void GlooMessenger::all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) {
-  std::vector<at::Tensor> tensors{tensor};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::SUM;
-  options.timeout = deadline.remaining();
-  bool has_ended = false;
   try {
-    c10::intrusive_ptr<c10d::Work> work;
-    {
-      const std::lock_guard lock(post_mutex_);
-      work = group_->allreduce(tensors, options);
-    }
-    has_ended = wait_collective(*work);
+    const auto work = connections_.all_reduce(tensor, deadline.remaining());
+    if (watchdog_->wait_collective(*work)) return;
   } catch (const std::exception&) {
     throw failure(-1);
   }
-  if (has_ended) return;
-  is_ring_stuck_ = true;
+  connections_.leak();
   throw closed_connection_failure(-1);
-}
-
-bool GlooMessenger::wait_collective(c10d::Work& work) {
-  std::optional<base::Deadline> drain;
-  while (true) {
-    try {
-      work.wait(kPollInterval);
-      return true;
-    } catch (const std::exception&) {
-      if (work.isCompleted()) return work.wait();  // or throws why it failed
-    }
-    // A peer may finish and exit before this rank has received everything.
-    if (!drain && !watchdog_->closed_peers().empty()) drain.emplace(kRingDrainTimeout);
-    if (drain && drain->passed()) return false;
-  }
 }
 
 TransportFailure GlooMessenger::failure(std::int64_t peer) {
@@ -252,32 +213,14 @@ TransportFailure GlooMessenger::closed_connection_failure(std::int64_t peer) {
   std::vector<std::int64_t> gone = watchdog_->closed_peers();
   if (gone.empty() && peer >= 0) gone.push_back(peer);
   std::set<std::int64_t> culprits;
-  for (const auto messenger : gone) {
-    const auto notice = notice_from(messenger).value_or(-1);
-    culprits.insert(notice >= 0 && notice != rank() ? notice : messenger);
-  }
+  for (const auto closed : gone) culprits.insert(notices_.culprit_of(closed));
   {
     const std::lock_guard lock(close_mutex_);
     if (closed_) return {TransportFailure::Cause::closed, {}, reason_};
-    if (culprit_ < 0 && !culprits.empty()) culprit_ = *culprits.begin();
+    if (!culprits.empty()) notices_.blame(*culprits.begin());
   }
-  send_failure_notices();
+  notices_.send();
   return {TransportFailure::Cause::gone, {culprits.begin(), culprits.end()}};
-}
-
-std::optional<std::int64_t> GlooMessenger::notice_from(std::int64_t peer) {
-  if (!trusts_peers_) return std::nullopt;
-  const auto index = static_cast<std::size_t>(peer);
-  const std::lock_guard lock(close_mutex_);
-  if (notice_recvs_[index].work) {
-    try {
-      notice_recvs_[index].work->wait(kMinTimeout);  // the connection is closed
-      notice_recvs_[index].work.reset();
-    } catch (const std::exception&) {
-      return std::nullopt;
-    }
-  }
-  return notices_[index];
 }
 
 void GlooMessenger::close(const std::string& reason) noexcept {
@@ -287,47 +230,8 @@ void GlooMessenger::close(const std::string& reason) noexcept {
     closed_ = true;
     reason_ = reason;
   }
-  send_failure_notices();
-  close_connections();
-}
-
-void GlooMessenger::send_failure_notices() noexcept {
-  {
-    const std::lock_guard lock(close_mutex_);
-    if (std::exchange(has_sent_notices_, true)) return;
-  }
-  std::vector<Message> notices;
-  for (std::int64_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    try {
-      notices.push_back(send(reinterpret_cast<const std::byte*>(&culprit_), sizeof culprit_, peer,
-                             Tag::failure_notice));
-    } catch (const std::exception&) {
-      // A disconnected peer needs no notice.
-    }
-  }
-  for (const Message& notice : notices) {
-    try {
-      notice.work->wait(kNoticeTimeout);
-    } catch (const std::exception&) {
-      // Disconnected meanwhile, or too slow, which closed all connections.
-    }
-  }
-}
-
-void GlooMessenger::close_connections() noexcept {
-  // gloo has no call that closes its connections, but a wait that times out closes them and fails
-  // all waits on both sides.
-  std::int64_t nothing = 0;
-  for (std::int64_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    try {
-      post_recv(reinterpret_cast<std::byte*>(&nothing), sizeof nothing, peer, Tag::never)
-          .work->wait(kMinTimeout);
-    } catch (const std::exception&) {
-      // Either this peer's connection was closed already, or all are now; continuing is harmless.
-    }
-  }
+  notices_.send();
+  connections_.close();
 }
 
 }  // namespace dtrain::comm
