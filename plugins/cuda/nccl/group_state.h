@@ -1,102 +1,47 @@
-// Tracks the calls in flight of an NCCL group, fails overdue calls and keeps the first error.
+// The shared state of an NCCL group: its calls in flight, its communicators and its first error.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/nccl/communicator.h"
+#include "cuda/nccl/device_call.h"
+#include "cuda/nccl/group_error.h"
 #include "dtrain/comm/call_ring.h"
 #include "dtrain/comm/process_group.h"
 #include "dtrain/comm/queued_group.h"
 
 namespace dtrain::cuda {
 
-class GroupState;
-
-/// The handle of one call of a group, which runs on a stream.
-///
-/// Threads: comm::Completion's members from any thread; the others from the thread that posts.
-class DeviceCall final : public comm::Completion {
- public:
-  /// Orders the call after the work that is already on the device's current stream.
-  DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> group);
-
-  [[nodiscard]] const comm::CallRecord& record() const { return record_; }
-  ~DeviceCall() override;
-
-  /// Makes `stream` wait until the call may begin, and keeps the tensors alive until a stream has
-  /// waited for the call: later uses of their memory are then ordered after it.
-  void begin_on(const c10::Stream& stream, std::vector<at::Tensor> tensors);
-  /// Marks the call as completely enqueued on `stream`. Call once, before GroupState::watch.
-  void end_on(const c10::Stream& stream);
-
-  void wait() override;
-  void wait_host() override;
-  [[nodiscard]] bool is_completed() const override;
-
-  /// True if the stream has reached the call; for the watchdog.
-  [[nodiscard]] bool has_begun() const { return ready_.query(); }
-  /// True if the call completed without being aborted.
-  [[nodiscard]] bool has_ended() const;
-
- private:
-  void wait_until_posted() const;
-  void release();
-
-  const comm::CallRecord record_;
-  const std::shared_ptr<GroupState> group_;
-  c10::Event ready_;
-  c10::Event end_;
-  std::atomic<bool> is_posted_{false};
-  mutable std::atomic<bool> has_ended_{false};
-  std::mutex mutex_;
-  std::optional<c10::Stream> stream_;
-  std::vector<at::Tensor> tensors_;
+/// The ranks of a group, its options, and this rank's device.
+struct GroupConfig {
+  comm::GroupIdentity identity;
+  comm::GroupOptions options;
+  c10::Device device;
 };
 
-/// The calls in flight, the communicators and the first error of a group.
+/// The state that a group's calls, its connections and the watchdog share. After an error, it ends
+/// the calls, the communicators and the host group of the same ranks together.
 ///
 /// Threads: any.
 class GroupState {
  public:
-  GroupState(comm::GroupIdentity identity, const comm::GroupOptions& options, c10::Device device,
-             std::shared_ptr<comm::ProcessGroup> host)
-      : identity_(std::move(identity)),
-        options_(options),
-        device_(device),
-        host_(std::move(host)) {}
+  GroupState(GroupConfig config, std::shared_ptr<comm::ProcessGroup> host)
+      : config_(std::move(config)), host_(std::move(host)) {}
 
-  [[nodiscard]] const comm::GroupIdentity& identity() const { return identity_; }
-  [[nodiscard]] const comm::GroupOptions& options() const { return options_; }
-  [[nodiscard]] c10::Device device() const { return device_; }
-  /// The host group of the same ranks.
-  [[nodiscard]] comm::ProcessGroup& host() const { return *host_; }
-  /// Must be held while posting a call of host(), which several threads do.
-  [[nodiscard]] std::mutex& host_mutex() { return host_mutex_; }
+  [[nodiscard]] const GroupConfig& config() const { return config_; }
   [[nodiscard]] comm::CallRing& ring() { return ring_; }
+  [[nodiscard]] GroupError& error() { return error_; }
 
-  /// Returns the first error; null if there is none.
-  [[nodiscard]] std::exception_ptr error() const;
-  void rethrow_error() const;
-  /// Records the first error; the watchdog then aborts the calls in flight.
-  void fail(std::exception_ptr error) noexcept;
-  /// Fails with an error that names the call.
-  void fail(const comm::CallRecord& call, const TransportFailure& failure);
-  /// Fails with Error{comm} and the reason.
-  void fail(const std::string& reason) noexcept;
+  /// Starts an operation of the host group.
+  [[nodiscard]] comm::Work post_on_host(comm::Operation operation);
 
   /// Adds a communicator to abort with the group; aborts it at once if the group already ended.
   void add(std::shared_ptr<Communicator> communicator);
@@ -118,28 +63,18 @@ class GroupState {
   void close() noexcept;
 
  private:
-  using Calls = std::deque<std::shared_ptr<DeviceCall>>;
-
-  void record_completions(Calls& calls);
-  void check_calls(Calls& calls);
   void check_communicators();
 
-  const comm::GroupIdentity identity_;
-  const comm::GroupOptions options_;
-  const c10::Device device_;
+  const GroupConfig config_;
   const std::shared_ptr<comm::ProcessGroup> host_;
-  std::mutex host_mutex_;
+  std::mutex host_mutex_;  // held while posting a call of host_, which several threads do
   comm::CallRing ring_;
-
-  mutable std::mutex error_mutex_;
-  std::exception_ptr error_;
-  std::atomic<bool> has_failed_{false};
+  GroupError error_{config_.identity, config_.options.timeout};
   std::atomic<std::int64_t> num_being_posted_{0};
 
   mutable std::mutex mutex_;  // guards the members below
+  InFlightCalls calls_{ring_, error_, config_.options.timeout};
   std::vector<std::shared_ptr<Communicator>> communicators_;
-  std::map<c10::StreamId, Calls> pending_;  // by stream
-  std::map<const DeviceCall*, base::Clock::time_point> begun_;
   bool has_ended_ = false;
 };
 

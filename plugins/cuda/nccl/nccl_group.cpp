@@ -72,7 +72,7 @@ NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communic
       watchdog_(std::move(watchdog)),
       collectives_(communicator, std::move(memory),
                    {static_cast<int>(rank()), static_cast<int>(size())},
-                   state_->options().reduction),
+                   state_->config().options.reduction),
       is_connected_(communicator != nullptr),
       messages_(std::move(messages)) {
   DTRAIN_CHECK(size() <= kMaxRanks, "{} ranks", size());
@@ -91,12 +91,12 @@ NcclGroup::~NcclGroup() {
 }
 
 comm::Work NcclGroup::post(comm::Operation operation) {
-  const comm::GroupIdentity& identity = state_->identity();
-  check_operation(operation, {.rank = rank(), .size = size(), .device = state_->device()});
+  const comm::GroupIdentity& identity = state_->config().identity;
+  check_operation(operation, {.rank = rank(), .size = size(), .device = state_->config().device});
   const bool is_barrier = std::holds_alternative<comm::Barrier>(operation);
   if (size() == 1) run_single_rank(operation);
   if (is_barrier) {
-    state_->rethrow_error();
+    state_->error().rethrow();
     if (last_) last_->wait_host();
   }
   comm::CallRecord record = record_of(operation, identity.world_ranks);
@@ -104,14 +104,16 @@ comm::Work NcclGroup::post(comm::Operation operation) {
   record.number = state_->ring().add(record);
   if (is_barrier || size() == 1) {
     state_->ring().start(record.number);
-    if (is_barrier) host_barrier();
+    if (is_barrier) {
+      state_->post_on_host(comm::AllReduce{at::zeros({1}, at::kLong)}).wait_host();
+    }
     state_->ring().finish(record.number, 0);
-    state_->rethrow_error();
+    state_->error().rethrow();
     return {};
   }
-  const c10::DeviceGuard device(state_->device());
+  const c10::DeviceGuard device(state_->config().device);
   auto call = std::make_shared<DeviceCall>(record, state_);
-  if (state_->error()) return comm::Work(call);
+  if (state_->error().is_set()) return comm::Work(call);
   if (const auto* send = std::get_if<comm::Send>(&operation)) {
     connection_to(send->peer, P2pConnection::Direction::sends)
         .post(messages_->sends, call, send->tensor);
@@ -124,19 +126,10 @@ comm::Work NcclGroup::post(comm::Operation operation) {
   return comm::Work(std::move(call));
 }
 
-void NcclGroup::host_barrier() {
-  comm::Work arrived;
-  {
-    const std::lock_guard lock(state_->host_mutex());
-    arrived = state_->host().all_reduce(at::zeros({1}, at::kLong));
-  }
-  arrived.wait_host();
-}
-
 void NcclGroup::enqueue_collective(comm::Operation& operation,
                                    const std::shared_ptr<DeviceCall>& call) {
   DTRAIN_CHECK(is_connected_, "group '{}' supports point-to-point calls only", name());
-  if (!stream_) stream_ = new_stream(state_->device());
+  if (!stream_) stream_ = new_stream(state_->config().device);
   try {
     std::vector<at::Tensor> used;
     const auto [read, written] = tensors_of(operation);
@@ -145,7 +138,7 @@ void NcclGroup::enqueue_collective(comm::Operation& operation,
     call->begin_on(*stream_, std::move(used));
     {
       const c10::StreamGuard on_stream(*stream_);
-      collectives_.run(operation, base::Deadline(state_->options().timeout));
+      collectives_.run(operation, base::Deadline(state_->config().options.timeout));
     }
     call->end_on(*stream_);
     if (!is_captured(*stream_)) {
@@ -153,7 +146,7 @@ void NcclGroup::enqueue_collective(comm::Operation& operation,
       last_ = call;
     }
   } catch (const TransportFailure& failure) {
-    state_->fail(call->record(), failure);
+    state_->error().set(call->record(), failure);
   }
 }
 

@@ -38,25 +38,23 @@ class NcclGroup final : public comm::ProcessGroup {
   /// Aborts calls in flight.
   ~NcclGroup() override;
 
-  [[nodiscard]] std::int64_t rank() const override { return state_->identity().rank; }
+  [[nodiscard]] std::int64_t rank() const override { return state_->config().identity.rank; }
   [[nodiscard]] std::int64_t size() const override {
-    return static_cast<std::int64_t>(state_->identity().world_ranks.size());
+    return static_cast<std::int64_t>(state_->config().identity.world_ranks.size());
   }
-  [[nodiscard]] const std::string& name() const override { return state_->identity().name; }
+  [[nodiscard]] const std::string& name() const override { return state_->config().identity.name; }
   [[nodiscard]] comm::CallRing& calls() const override {
     state_->record_completions();
     return state_->ring();
   }
 
   [[nodiscard]] comm::Work post(comm::Operation operation) override;
-  void abort(const std::string& reason) noexcept override { state_->fail(reason); }
+  void abort(const std::string& reason) noexcept override { state_->error().set(reason); }
 
  private:
   /// Enqueues a collective operation on the group's stream.
   void enqueue_collective(comm::Operation& operation, const std::shared_ptr<DeviceCall>& call);
   [[nodiscard]] P2pConnection& connection_to(std::int64_t peer, P2pConnection::Direction direction);
-  /// A barrier of all ranks through the host group.
-  void host_barrier();
 
   const std::shared_ptr<GroupState> state_;
   const std::shared_ptr<Watchdog> watchdog_;

@@ -48,10 +48,12 @@ class NcclWorld final : public comm::World {
         options_(options),
         peer_group_(host_->split(comm::ranks_below(host_->size()), "peers of the device")),
         all_state_(std::make_shared<GroupState>(
-            comm::GroupIdentity{.name = "all ranks",
-                                .rank = host_->rank(),
-                                .world_ranks = comm::ranks_below(host_->size())},
-            options, device, peer_group_)),
+            GroupConfig{.identity = {.name = "all ranks",
+                                     .rank = host_->rank(),
+                                     .world_ranks = comm::ranks_below(host_->size())},
+                        .options = options,
+                        .device = device},
+            peer_group_)),
         watchdog_(std::make_shared<Watchdog>(device)),
         messages_(std::make_shared<MessageStreams>(device)) {
     if (size() == 1) return;
@@ -91,10 +93,11 @@ class NcclWorld final : public comm::World {
     if (calls == comm::GroupCalls::all) communicator = communicator_of(lines, name);
     if (host == nullptr) return nullptr;
     const Place own = *place_in(lines);
-    comm::GroupIdentity identity{
-        .name = std::string(name), .rank = own.index, .world_ranks = lines[own.line]};
-    auto state =
-        std::make_shared<GroupState>(std::move(identity), options_, device_, std::move(host));
+    GroupConfig config{
+        .identity = {.name = std::string(name), .rank = own.index, .world_ranks = lines[own.line]},
+        .options = options_,
+        .device = device_};
+    auto state = std::make_shared<GroupState>(std::move(config), std::move(host));
     return std::make_shared<NcclGroup>(std::move(state), std::move(communicator), memory_,
                                        watchdog_, messages_);
   }
@@ -152,7 +155,7 @@ class NcclWorld final : public comm::World {
     try {
       return connect(base::Deadline(options_.timeout));
     } catch (const TransportFailure& failure) {
-      all_state_->rethrow_error();  // the cause, if another thread aborted it
+      all_state_->error().rethrow();  // the cause, if another thread aborted it
       const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
       base::fail(is_late ? ErrorKind::timeout : ErrorKind::comm,
                  "rank {}, group '{}', connecting its ranks: {}", rank(), name, failure.what());

@@ -41,22 +41,22 @@ void P2pConnection::post(MessageStream& messages, std::shared_ptr<DeviceCall> ca
     GroupState& group = *self->group_;
     try {
       // Stays set: the objects that the task owns are destroyed later, on the thread's device.
-      c10::cuda::set_device(group.device().index());
-      if (!group.error()) {
+      c10::cuda::set_device(group.config().device.index());
+      if (!group.error().is_set()) {
         self->carry_out(*call, stream, tensor);
         group.watch(stream, call);
       }
     } catch (const TransportFailure& failure) {
-      group.fail(call->record(), failure);
+      group.error().set(call->record(), failure);
     } catch (...) {
-      group.fail(std::current_exception());
+      group.error().set(std::current_exception());
     }
     group.end_post();
   });
 }
 
 void P2pConnection::carry_out(DeviceCall& call, const c10::Stream& on, const at::Tensor& tensor) {
-  const base::Deadline deadline(group_->options().timeout);
+  const base::Deadline deadline(group_->config().options.timeout);
   if (!communicator_) connect(deadline);
   call.begin_on(on, {tensor});
   const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
@@ -81,12 +81,9 @@ void P2pConnection::connect(const base::Deadline& deadline) {
     }
     std::memcpy(bytes.data_ptr(), &id, sizeof(id));
   }
-  comm::Work exchanged;
-  {
-    const std::lock_guard lock(group_->host_mutex());
-    exchanged = direction_ == Direction::sends ? group_->host().send(bytes, peer_)
-                                               : group_->host().recv(bytes, peer_);
-  }
+  comm::Work exchanged = direction_ == Direction::sends
+                             ? group_->post_on_host(comm::Send{bytes, peer_})
+                             : group_->post_on_host(comm::Recv{bytes, peer_});
   exchanged.wait_host();
   std::memcpy(&id, bytes.data_ptr(), sizeof(id));
   communicator_ = std::make_shared<Communicator>();

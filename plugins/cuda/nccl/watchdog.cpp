@@ -26,7 +26,7 @@ Watchdog::~Watchdog() {
 
 void Watchdog::add(std::shared_ptr<GroupState> group) {
   const std::lock_guard lock(mutex_);
-  if (error_) group->fail(error_);
+  if (error_) group->error().set(error_);
   groups_.push_back(std::move(group));
 }
 
@@ -38,7 +38,7 @@ void Watchdog::remove(const GroupState& group) {
 void Watchdog::fail_all(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
   if (!error_) error_ = error;
-  for (const auto& group : groups_) group->fail(error);
+  for (const auto& group : groups_) group->error().set(error);
 }
 
 void Watchdog::run(c10::Device device) {
@@ -52,7 +52,7 @@ void Watchdog::run(c10::Device device) {
     for (const auto& group : groups_) {
       if (!group->poll()) continue;
       has_failed = true;
-      if (!error_) error_ = group->error();
+      if (!error_) error_ = group->error().get();
     }
     if (has_failed) {
       const auto communicators = end_all();
@@ -66,7 +66,7 @@ void Watchdog::run(c10::Device device) {
 
 std::vector<std::shared_ptr<Communicator>> Watchdog::end_all() {
   // Records the error in all groups before the first kernel is aborted.
-  for (const auto& group : groups_) group->fail(error_);
+  for (const auto& group : groups_) group->error().set(error_);
   std::vector<std::shared_ptr<Communicator>> communicators;
   for (const auto& group : groups_) {
     const auto of_group = group->end();

@@ -27,6 +27,11 @@ class Host final : public testing::StubGroup {
   std::promise<std::string> said;
 };
 
+// A group of two ranks.
+GroupConfig config_of(const std::string& name, c10::Device device) {
+  return {.identity = {.name = name, .world_ranks = {0, 1}}, .options = {}, .device = device};
+}
+
 // A group of two ranks whose kernel waits for the peer forever.
 struct Group {
   Group() {
@@ -44,13 +49,12 @@ struct Group {
   std::shared_ptr<Host> host = std::make_shared<Host>();
   std::shared_ptr<Communicator> communicator = std::make_shared<Communicator>();
   std::shared_ptr<GroupState> state =
-      std::make_shared<GroupState>(comm::GroupIdentity{.name = "some", .world_ranks = {0, 1}},
-                                   comm::GroupOptions{}, c10::kCPU, host);
+      std::make_shared<GroupState>(config_of("some", c10::kCPU), host);
 };
 
-std::string error_of(const GroupState& group) {
+std::string error_of(GroupState& group) {
   try {
-    group.rethrow_error();
+    group.error().rethrow();
   } catch (const base::Error& error) {
     return error.what();
   }
@@ -70,7 +74,7 @@ TEST_CASE("If a group of a rank fails, all are aborted together and their peers 
   Watchdog watchdog(c10::kCPU);
   watchdog.add(one.state);
   watchdog.add(other.state);
-  other.state->fail("enough");
+  other.state->error().set("enough");
   REQUIRE(comes([] { return testing::nccl_notes().aborted == 2; }));
   CHECK_FALSE(testing::nccl_notes().would_hang);
   for (const auto& each : {&one, &other}) {
@@ -87,9 +91,7 @@ TEST_CASE("If a group of a rank fails, all are aborted together and their peers 
 TEST_CASE("A peer's death ends the wait for it") {
   testing::reset_nccl();
   const auto host = std::make_shared<Host>();
-  const auto state =
-      std::make_shared<GroupState>(comm::GroupIdentity{.name = "all", .world_ranks = {0, 1}},
-                                   comm::GroupOptions{}, c10::kCPU, host);
+  const auto state = std::make_shared<GroupState>(config_of("all", c10::kCPU), host);
   Watchdog watchdog(c10::kCPU);
   watchdog.add(state);
   const auto communicator = std::make_shared<Communicator>();
@@ -108,9 +110,7 @@ TEST_CASE("A peer's death ends the wait for it") {
 TEST_CASE("Recording completions creates no context on another device") {
   fake::install();
   const c10::Device own(fake::kType, 1);
-  const auto state =
-      std::make_shared<GroupState>(comm::GroupIdentity{.name = "all", .world_ranks = {0, 1}},
-                                   comm::GroupOptions{}, own, std::make_shared<Host>());
+  const auto state = std::make_shared<GroupState>(config_of("all", own), std::make_shared<Host>());
   comm::CallRecord record;
   record.op = "all_reduce";
   record.number = state->ring().add(record);
@@ -128,7 +128,7 @@ TEST_CASE("Recording completions creates no context on another device") {
 TEST_CASE("A communicator added to an ended group is aborted") {
   testing::reset_nccl();
   Group group;
-  group.state->fail("enough");
+  group.state->error().set("enough");
   abort_together(group.state->end());
   const auto late = std::make_shared<Communicator>();
   group.state->add(late);
