@@ -18,7 +18,7 @@ if(DTRAIN_SANITIZE)
   add_link_options(-fsanitize=${DTRAIN_SANITIZE})
 endif()
 
-option(DTRAIN_WERROR "Warnings are errors; other compilers than g++ 12 have other warnings" ON)
+option(DTRAIN_WERROR "Warnings are errors; other compilers than g++ 12, and instrumented code, have others" ON)
 add_library(dtrain_warnings INTERFACE)
 target_compile_options(dtrain_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion $<$<BOOL:${DTRAIN_WERROR}>:-Werror>)
 # Bits must not depend on the optimiser: no contraction of a*b+c across statements.
