@@ -131,25 +131,43 @@ TokenIds likeliest_tokens(std::span<const double> logits, std::size_t top_k) {
   return tokens;
 }
 
+struct TokenWeight {
+  std::uint32_t token;
+  double weight;
+};
+
 // Divides the weights from `lightest` to 1 into intervals, numbered from 1 down. The bit pattern of a
 // positive number grows with the number, about as its logarithm does, so intervals of bit patterns
-// suit both flat and peaked distributions.
+// suit both flat and peaked distributions. Bit patterns are compared instead of weights because the
+// result of comparing half the weights is unpredictable: it must not become a branch.
 class Intervals {
  public:
-  static constexpr std::size_t kCount = 4096;
+  static constexpr std::size_t kMost = 4096;
 
   explicit Intervals(double lightest) : lightest_(std::bit_cast<std::uint64_t>(lightest)) {
-    while ((kHighest - lightest_) >> shift_ >= kCount) ++shift_;
+    while ((kHighest - lightest_) >> shift_ >= kMost) ++shift_;
   }
 
-  // Lighter weights are in the last interval. Integers are compared because the result of comparing
-  // half the weights is unpredictable: it must not become a branch.
+  // The last interval has all lighter weights, too.
+  [[nodiscard]] std::size_t last() const { return (kHighest - lightest_) >> shift_; }
   [[nodiscard]] std::size_t operator()(double weight) const {
     return (kHighest - std::max(std::bit_cast<std::uint64_t>(weight), lightest_)) >> shift_;
   }
-  // The heaviest weight of an interval.
-  [[nodiscard]] double heaviest(std::size_t interval) const {
-    return std::bit_cast<double>(kHighest - (interval << shift_));
+
+  // Sets all weights that are not in an interval before `end` to 0; returns those of interval `end`.
+  [[nodiscard]] std::vector<TokenWeight> cut(std::size_t end, std::span<double> weights) const {
+    const std::uint64_t heaviest = kHighest - (end << shift_);  // of interval `end`
+    const std::uint64_t width = end < last() ? std::uint64_t{1} << shift_ : heaviest;
+    std::vector<TokenWeight> removed;
+    for (std::uint32_t token = 0; token < weights.size(); ++token) {
+      double& weight = weights[token];
+      const auto bits = std::bit_cast<std::uint64_t>(weight);
+      const std::uint64_t below = heaviest - bits;  // wraps around for heavier weights
+      if (below < width) removed.push_back({.token = token, .weight = weight});
+      const std::uint64_t is_heavier = below >> 63;
+      weight = std::bit_cast<double>(bits & (0 - is_heavier));
+    }
+    return removed;
   }
 
  private:
@@ -158,16 +176,6 @@ class Intervals {
   std::uint64_t lightest_;
   int shift_ = 0;
 };
-
-// Sets weights up to `bound` to 0; without a branch, as above.
-void remove_up_to(double bound, std::span<double> weights) {
-  for (double& weight : weights) {
-    const auto bits = std::bit_cast<std::uint64_t>(weight);
-    const std::uint64_t mask =
-        0 - static_cast<std::uint64_t>(bits > std::bit_cast<std::uint64_t>(bound));
-    weight = std::bit_cast<double>(bits & mask);
-  }
-}
 
 // Sets the weights of all tokens to 0, except those of the most likely ones whose weights first sum
 // to at least top_p of the total. weights: 1 for the most likely token. Only tokens of the interval
@@ -178,25 +186,20 @@ void keep_nucleus(std::span<const double> logits, double top_p, std::span<double
   // All lighter weights together are less than what the nucleus leaves out.
   const double lightest = (1 - top_p) * total / (2 * static_cast<double>(weights.size()));
   const Intervals interval_of(lightest);
-  std::vector<double> sums(Intervals::kCount);
+  std::vector<double> sums(interval_of.last() + 1);
   for (const double weight : weights) sums[interval_of(weight)] += weight;
-  std::size_t last = 0;
-  double sum = 0;  // of the weights before interval `last`
-  while (last + 1 < Intervals::kCount && sum + sums[last] < wanted) sum += sums[last++];
+  std::size_t end = 0;
+  double sum = 0;  // of the weights before interval `end`
+  while (end < interval_of.last() && sum + sums[end] < wanted) sum += sums[end++];
 
-  TokenIds between;  // the tokens of interval `last`
-  for (std::uint32_t token = 0; token < weights.size(); ++token) {
-    if (interval_of(weights[token]) == last) between.push_back(token);
+  std::vector<TokenWeight> candidates = interval_of.cut(end, weights);
+  std::ranges::stable_sort(candidates, std::ranges::greater(),
+                           [&](const TokenWeight& each) { return logits[each.token]; });
+  for (const auto& [token, weight] : candidates) {
+    if (sum >= wanted) break;
+    weights[token] = weight;
+    sum += weight;
   }
-  std::ranges::stable_sort(between, std::ranges::greater(),
-                           [&](std::uint32_t token) { return logits[token]; });
-  std::vector<double> kept;  // weights of the first tokens in `between`
-  while (kept.size() < between.size() && sum < wanted) {
-    kept.push_back(weights[between[kept.size()]]);
-    sum += kept.back();
-  }
-  remove_up_to(interval_of.heaviest(last), weights);
-  for (std::size_t i = 0; i < kept.size(); ++i) weights[between[i]] = kept[i];
 }
 
 }  // namespace
@@ -206,7 +209,8 @@ std::size_t TokenSampler::sample_position(const at::Tensor& logits, double highe
                                           std::int64_t index) {
   warm_up_vector_math();
   at::sub_out(weights_, logits, at::scalar_tensor(highest, logits.options()));
-  weights_.div_(rule_.temperature).exp_();
+  if (rule_.temperature != 1) weights_.div_(rule_.temperature);
+  weights_.exp_();
   const std::span<double> weights(weights_.mutable_data_ptr<double>(),
                                   static_cast<std::size_t>(weights_.numel()));
   if (rule_.top_p < 1) keep_nucleus(values_in(logits), rule_.top_p, weights);
