@@ -3,8 +3,9 @@
 
     scripts/soak/soak_mutations.py [WORD]     only the mutations whose name contains WORD
 
-The tree stays as it is: a changed copy of one source is compiled with the build's own command into a temporary
-folder, and linked before the build's libraries. Needs a finished build of the preset dev, which compiles each file alone. Exits with 1 if a mutation survives.
+The sources stay as they are: a changed copy of one is compiled with the build's own command into a temporary folder,
+and linked before the build's libraries. Needs a finished build of the preset dev, which compiles each file alone, and
+whose test programs pass. Exits with 1 if a mutation survives.
 """
 
 import json
@@ -206,7 +207,8 @@ MUTATIONS = [
              "saved[0], saved[1], -1)", "saved[0], saved[1], 1)", "unit_tests"),
     Mutation("a norm's weight that learns from the first rows alone", "model/transformer/internal/fused_rows.cpp",
              "block < blocks; ++block", "block < 1; ++block", "unit_tests"),
-    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "remove_up_to(interval_of.heaviest(last), weights);", "",
+    Mutation("a nucleus of all tokens", "model/token_sampler.cpp", "end < interval_of.last() && sum + sums[end] < wanted",
+             "end < interval_of.last()",
              "unit_tests"),
 ]
 
@@ -263,12 +265,12 @@ def try_mutation(mutation, database, folder):
     if mutation.before not in text:
         print(f"STALE     {mutation.name}: {mutation.file} has no '{mutation.before}'", flush=True)
         return False
-    program = folder / "program"
     try:
         compile_mutant(database, mutation, text.replace(mutation.before, mutation.after, 1), folder)
     except subprocess.CalledProcessError:
         print(f"STALE     {mutation.name}: the changed {mutation.file} does not compile", flush=True)
         return False
+    program = folder / "program"
     link_mutant(mutation.program, folder / "mutant.o", program)
     names = failed_tests(program)
     print(f"{'noticed ' if names else 'SURVIVED'}  {mutation.name} ({mutation.program})", flush=True)
@@ -281,11 +283,15 @@ def main():
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     database = {entry["file"]: entry["command"]
                 for entry in json.loads((BUILD / "compile_commands.json").read_text())}
+    chosen = [mutation for mutation in MUTATIONS if word in mutation.name]
+    for program in sorted({mutation.program for mutation in chosen}):
+        if names := failed_tests(BUILD / "bin" / program):
+            raise SystemExit(f"{program} fails without a defect: {names[0]}")
     results = []
-    for mutation in MUTATIONS:
-        if word in mutation.name:
-            with tempfile.TemporaryDirectory(prefix="dtrain-mutations-") as folder:
-                results.append(try_mutation(mutation, database, pathlib.Path(folder)))
+    for mutation in chosen:
+        # In the build's folder, as bin/ is, so that the program finds the plugins in ../lib.
+        with tempfile.TemporaryDirectory(prefix="mutation-", dir=BUILD) as folder:
+            results.append(try_mutation(mutation, database, pathlib.Path(folder)))
     print(f"{sum(results)} of {len(results)} mutations noticed")
     return 0 if all(results) else 1
 

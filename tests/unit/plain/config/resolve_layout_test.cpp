@@ -53,6 +53,16 @@ Config three_axes(std::int64_t pp, std::int64_t dp, std::int64_t tp) {
   return config;
 }
 
+TEST_CASE("A pipeline gets one microbatch per stage unless the batch says otherwise") {
+  Config config = with_strategy("pp");
+  config.batch.microbatch = 3;
+  const BatchConfig given = resolved(config, 4).batch;
+  CHECK(given.grad_accum == 4);
+  CHECK(given.global == 12);
+  config.batch.microbatch = 0;
+  CHECK(resolved(config, 4).batch.grad_accum % 4 == 0);
+}
+
 TEST_CASE("A one-axis strategy puts all ranks on its axis") {
   CHECK(sizes_of(with_strategy("single"), 1) == Sizes{1, 1, 1});
   for (const char* strategy : {"ddp", "zero", "deepspeed", "fsdp"}) {
