@@ -1,7 +1,7 @@
 // Promise 1: the layout affects speed and memory, never results (docs/guide/determinism.md).
 //
-// scripts/soak/soak_mutations.py plants defects in reading, accumulation and reduction; a test of this
-// file or of naive_test.cpp catches each.
+// scripts/soak/soak_mutations.py plants defects in reading, accumulation and reduction, and names the
+// program whose tests catch each.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -265,10 +265,6 @@ TEST_CASE("A frozen parameter keeps its initial bits and all layouts stay equal"
 // At tiny_config's learning rate, ten times as high, training is chaotic: rounding does not bound
 // the loss.
 constexpr double kCalmRate = 1e-3;
-
-at::ScalarType scalar_type_of(const std::string& dtype) {
-  return dtype == "bfloat16" ? at::kBFloat16 : dtype == "float16" ? at::kHalf : at::kFloat;
-}
 
 // One rank's losses.
 std::vector<double> losses_in(config::Config config, const std::string& dtype) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <map>
 #include <string>
@@ -20,6 +21,9 @@ struct TraceBound {
   std::map<std::string, double> updates;  ///< error_of_update of the weights
 };
 
+/// Returns the dtype that machine.dtype names, float32 or one of 16 bits.
+[[nodiscard]] at::ScalarType scalar_type_of(const std::string& dtype);
+
 /// Bounds the difference between a run of `config` in `dtype` and an exact run. Uses float64 runs
 /// in which the accumulated rounding error of a step perturbs the weights before every step.
 ///
@@ -32,5 +36,10 @@ struct TraceBound {
 
 /// Checks that two runs agree within their combined error, which is at most `bound` for each run.
 void check_near(const Trace& found, const Trace& expected, const TraceBound& bound);
+
+/// As above for runs in 16 bits, which skip steps that overflow: the norms of these are not compared,
+/// and of the state only the number of updates and the updates of the weights since `initial`.
+void check_updates_near(const Trace& found, const Trace& expected, const Trace& initial,
+                        const TraceBound& bound);
 
 }  // namespace dtrain::testing
