@@ -1,9 +1,13 @@
-"""The sizes of CONTRIBUTING.md: no file over 500 lines, no function over 60."""
+"""The sizes of CONTRIBUTING.md: no file over 500 lines, no function over 60, no class outside tests/ over 25 members."""
 
 import ast
+import collections
+import json
 import os
 import pathlib
 import re
+import subprocess
+import tempfile
 import textwrap
 import unittest
 
@@ -11,6 +15,7 @@ SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 FOLDERS = ("apps", "cmake", "launcher", "lib", "plugins", "scripts", "tests", ".ci")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_MEMBERS = 25
 
 # Comments, literals and preprocessor lines; what they hold counts as lines, not as code.
 NO_CODE = re.compile(
@@ -64,6 +69,20 @@ def functions_of_python(text):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
+def members_of_classes(headers):
+    """The number of data and function members of each class that these files define, by its qualified name."""
+    tags = subprocess.run(
+        ["ctags-universal", "-L", "-", "-f", "-", "--output-format=json", "--languages=C++", "--kinds-C++=mpf", "--fields=+n"],
+        input="\n".join(map(str, headers)), capture_output=True, text=True, check=True).stdout
+    members = collections.defaultdict(set)  # overloads count one by one: by line
+    for tag in map(json.loads, tags.splitlines()):
+        name, scope = tag["name"], tag.get("scope", "")
+        is_special = name == scope.split("::")[-1] or name.startswith(("~", "operator"))
+        if tag.get("scopeKind") in ("class", "struct") and not is_special:
+            members[scope].add((name, tag["line"]))
+    return {scope: len(names) for scope, names in members.items()}
+
+
 def source_files():
     for folder in FOLDERS:
         for path in sorted((SOURCE / folder).rglob("*")):
@@ -89,6 +108,13 @@ class Sizes(unittest.TestCase):
                     long.append(f"{path.relative_to(SOURCE)}:{line}: {lines} lines: {name}")
         self.assertGreater(count, 500, "this test must have found the functions")
         self.assertEqual(long, [])
+
+
+    def test_classes(self):
+        members = members_of_classes(path for path in source_files()
+                                     if path.suffix == ".h" and SOURCE / "tests" not in path.parents)
+        self.assertGreater(len(members), 300, "this test must have found the classes")
+        self.assertEqual({name: count for name, count in members.items() if count > MAX_MEMBERS}, {})
 
 
 class TheCounterItself(unittest.TestCase):
@@ -125,6 +151,28 @@ class TheCounterItself(unittest.TestCase):
               m
             bool operator==(const S& a, const S& b) { return true; }  // }
             """), [(1, "bool operator==(const S& a, const S& b)")])
+
+    def test_members(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".h") as header:
+            header.write(textwrap.dedent("""
+                namespace a {
+                class S : public B {
+                 public:
+                  explicit S(int x) : x_(x) {}
+                  ~S() override;
+                  bool operator==(const S&) const;
+                  [[nodiscard]] int f() const { return x_; }
+                  int f(int);
+                  struct T { int u; double v; };
+                 private:
+                  template <typename W> W g(W w);
+                  int x_ = 0, y_{1};
+                  std::function<void(int)> h_;
+                };
+                }
+                """))
+            header.flush()
+            self.assertEqual(members_of_classes([header.name]), {"a::S": 6, "a::S::T": 2})
 
     def test_length(self):
         text = "void f() {\n" + "  g();\n" * 70 + "}\n"
