@@ -21,7 +21,7 @@ struct SilenceLimits {
 };
 
 /// Measures how long each other node's launcher has been silent, and compares this time with the
-/// limits. Every message counts as a heartbeat. The time for which this process is stopped does not
+/// limits. All received data counts as a heartbeat. The time for which this process is stopped does not
 /// count.
 ///
 /// Threads: one.
@@ -36,6 +36,8 @@ class HeartbeatMonitor {
   /// Restarts the silence of all nodes.
   void restart();
   /// Records that a node's ranks run in this attempt.
+  ///
+  /// REQUIRES: the node has been added.
   void ranks_started(int node, int attempt);
   /// Returns silent or never_started if the node has exceeded its limit in this attempt.
   ///

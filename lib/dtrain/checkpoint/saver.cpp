@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/threads.h"

@@ -41,7 +41,8 @@ struct CommitResult {
 /// One checkpoint in its temporary folder. Every rank writes its files; then one rank adds the
 /// contents of all and commits, or discards the folder if a rank failed.
 ///
-/// Threads: one at a time; folder(), cancel() and lift_limit() also while another one writes.
+/// Threads: one at a time; folder(), cancel() and lift_limit() also while another one writes,
+///          commits or discards.
 class PendingCheckpoint {
  public:
   /// `files` must outlive this object.

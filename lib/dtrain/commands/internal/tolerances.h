@@ -10,7 +10,7 @@
 
 namespace dtrain::commands {
 
-/// The least tolerance of one step, in unit roundoffs of float32. See tests/golden/README.md.
+/// The least tolerance of one step, a relative error: 32 unit roundoffs of float32. See tests/golden/README.md.
 inline constexpr double kOneStepTolerance = 32 * 0x1p-24;
 
 /// The tolerances of a trajectory.

@@ -35,7 +35,7 @@ class RequestServer {
   /// Answers the waiting requests that can be answered or whose time has passed, and removes the
   /// connections that are over.
   void answer_waiters();
-  /// Returns whether every added rank has left.
+  /// Returns whether every added rank has left or was lost.
   [[nodiscard]] bool all_left() const { return connections_.empty(); }
 
  private:

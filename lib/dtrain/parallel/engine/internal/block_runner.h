@@ -48,7 +48,7 @@ class PassRunner {
 /// The tensors at the boundary between the blocks that ran and those that follow. Pipeline stages
 /// exchange them.
 struct BoundaryTensors {
-  /// Output of the last block that ran forward: the next block's input.
+  /// The next block's input: the token ids, then the output of the last block that ran forward.
   at::Tensor activation = {};
   /// Input gradient of the last block that ran backward: the output gradient of the next block to
   /// run backward. If defined, it replaces the seed of the last block.
@@ -84,7 +84,7 @@ class BlockRunner final : public PassRunner {
   at::Tensor forward(BlockId block, MicrobatchId microbatch) override;
 
   /// Returns the tensors that the microbatch's next pass takes and its last pass left. A pipeline
-  /// stage sets those from other stages and moves out those for other stages.
+  /// stage sets those from other stages and moves out those for other stages. Valid until end().
   [[nodiscard]] BoundaryTensors& boundary(MicrobatchId microbatch) {
     return microbatches_.at(microbatch).boundary;
   }

@@ -32,8 +32,8 @@ class GradientAccumulator {
   GradientAccumulator(const model::Model& model, param::GradientMemory& gradients,
                       std::int64_t interleaved_microbatches, OnReady on_ready);
 
-  /// Returns the target of a gradient that a native backward writes or adds itself, before it
-  /// reports the use without a value.
+  /// Returns the target of a gradient that a native backward writes or adds itself, before
+  /// the use is reported without a value.
   [[nodiscard]] param::GradientTarget target_of(param::ParameterId id) {
     return gradients_.gradient_of(id);
   }
