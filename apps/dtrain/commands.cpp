@@ -306,7 +306,7 @@ Arguments with_subcommand(Arguments arguments) {
 
 int run(const Arguments& arguments) {
   CLI::App dtrain(
-      "dtrain trains BDH language models, with one process or with many ranks under dtrun.",
+      "dtrain trains BDH, Llama and GPT-2 models, with one process or with many ranks under dtrun.",
       "dtrain");
   Action action;
   add_commands(dtrain, action);
