@@ -5,15 +5,15 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from documents_harness import fences_of
 from dtrain_harness import CONSTANT_RATE
-from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, overriding, paths_of, run, terminal_output, wait_until
+from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, make_folder, overriding, paths_of, run, terminal_output, wait_until
 from dtrun_harness import RANKS, children_of, program_of, variable_of
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
@@ -25,7 +25,7 @@ TINY = [*CONSTANT_RATE, "--layers", "1", "--width", "32", "--heads", "2", "--neu
         "--microbatch", "1", "--threads", "1", "--strategy", "ddp"]
 # Runs a command without access to munge.
 WITHOUT_MUNGE = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/munge && exec "$@"', "sh")
-# Connects to a store as rank 3 without the secret; prints what munge says of the credential.
+# Connects to a store as rank 1 of 2 without the secret; prints what munge says of the credential.
 STRANGER = """
 import socket, struct, subprocess, sys, time
 def meet():
@@ -47,7 +47,7 @@ with meet() as peer:
     assert struct.unpack("<Q", offer[:8])[0] == 4, offer
     credential = offer[offer.index(b"MUNGE:"):]
     print(subprocess.run(["unmunge"], input=credential, capture_output=True).stderr.decode())
-    peer.sendall(text(text(b"x" * 32) + text(number(3) + number(4)) + text(b"y" * 32)))
+    peer.sendall(text(text(b"x" * 32) + text(number(1) + number(2)) + text(b"y" * 32)))
     print(peer.recv(100))
 for junk in (b"GET / HTTP/1.0", b"\\xff" * 4096, number(1 << 40)):
     with meet() as peer:
@@ -124,36 +124,32 @@ class SlurmTest(unittest.TestCase):
 
     def status_of(self, job):
         """Waits until the job has ended for good."""
-        show = lambda: self.call("scontrol", "--oneliner", "show", "job", job).out  # noqa: E731
-        shown = wait_until(lambda: re.search(r"JobState=(COMPLETED|FAILED) .* ExitCode=(\d+):0", show()), f"the end of {job}", LIMIT)
-        return int(shown[2])
+        def shown():
+            time.sleep(0.1)  # between looks, which start programs
+            return re.search(r"JobState=(COMPLETED|FAILED) .* ExitCode=(\d+):0", self.call("scontrol", "--oneliner", "show", "job", job).out)
+        return int(wait_until(shown, f"the end of {job}", LIMIT)[2])
 
     def wait_for_line(self, path, pattern):
         return wait_until(lambda: path.exists() and re.search(pattern, path.read_text()), f"{pattern} in {path}", LIMIT)
 
-    def bits_of_one_machine(self, steps):
-        """The model that four ranks of one machine train."""
-        run_dir = root / f"one-machine-{steps}"
+    def bits_of_one_process(self, steps):
+        """The model that a single process trains, and so any number of ranks."""
+        run_dir = root / f"one-process-{steps}"
         if not run_dir.exists():
-            run(*launched(4, *self.flags(steps=steps, run_dir=run_dir)))
+            run(DTRAIN, *self.flags("--strategy", "single", steps=steps, run_dir=run_dir))
         return final_model(run_dir).read_bytes()
 
 
 class RanksTest(SlurmTest):
-    """srun starts the ranks."""
+    """srun starts the ranks; DocumentsTest starts several per node."""
 
     def srun(self, *words, status=0, **environment):
-        return self.call("srun", "--nodes=2", "--ntasks-per-node=2", *words, status=status, **environment)
-
-    def test_two_nodes_train_bit_for_bit_like_one(self):
-        result = self.srun(DTRAIN, *self.flags())
-        self.assertIn("backend hier, device cpu", result.err)
-        self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
+        return self.call("srun", "--nodes=2", "--ntasks-per-node=1", *words, status=status, **environment)
 
     def test_pmi2_changes_nothing_and_the_doctor_says_where_they_met(self):
         result = self.srun("--mpi=pmi2", DTRAIN, "doctor", "--threads", "1")
-        self.assertRegex(result.out, r"ranks +4, by SLURM_PROCID\n")
-        self.assertRegex(result.out, rf"rendezvous +at {NODES['n1']} port 2\d{{4}}, in [\d.]+ s; backend hier\n")
+        self.assertRegex(result.out, r"ranks +2, by SLURM_PROCID\n")
+        self.assertRegex(result.out, rf"rendezvous +at {NODES['n1']} port 2\d{{4}}, in [\d.]+ s; backend gloo\n")
 
     def test_one_node_needs_no_network(self):
         result = self.call("srun", "--nodes=1", "--ntasks=2", DTRAIN, *self.flags())
@@ -161,7 +157,7 @@ class RanksTest(SlurmTest):
 
     def test_a_secret_serves_where_there_is_no_munge(self):
         self.srun(*WITHOUT_MUNGE, DTRAIN, *self.flags(), MASTER_ADDR=NODES["n1"], DTRAIN_JOB_TOKEN="0123456789abcdef")
-        self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
+        self.assertEqual(self.bits_of_one_process(3), final_model(self.run_dir).read_bytes())
 
     def test_neither_secret_nor_munge(self):
         result = self.srun(*ended_by_one(), *WITHOUT_MUNGE, DTRAIN, *self.flags(), status=None, MASTER_ADDR=NODES["n1"])
@@ -184,9 +180,9 @@ class RanksTest(SlurmTest):
 
     def test_strangers_at_the_store_have_no_effect(self):
         """Sends garbage, an oversized message, and a hello of another user that lacks only the secret in munge's credential."""
-        late = 'if [ $SLURM_PROCID = 3 ]; then while [ ! -e "$GATE" ]; do sleep 0.05; done; fi; exec "$@"'
+        late = 'if [ $SLURM_PROCID = 1 ]; then while [ ! -e "$GATE" ]; do sleep 0.05; done; fi; exec "$@"'
         gate = root / "gate"
-        step = self.start("srun", "--nodes=2", "--ntasks-per-node=2", "sh", "-c", late, "sh", DTRAIN, *self.flags(),
+        step = self.start("srun", "--nodes=2", "--ntasks-per-node=1", "sh", "-c", late, "sh", DTRAIN, *self.flags(),
                           GATE=str(gate), MASTER_PORT="23451")
         stranger = self.call("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", sys.executable, "-c", STRANGER,
                              NODES["n1"], "23451", host="n2")
@@ -194,7 +190,7 @@ class RanksTest(SlurmTest):
         step.out, step.err = step.communicate(timeout=LIMIT)
         self.assertEqual(0, step.returncode, step.err)
         self.assertEqual("Unauthorized", re.search("Unauthorized", stranger.out)[0], stranger.out)
-        self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
+        self.assertEqual(self.bits_of_one_process(3), final_model(self.run_dir).read_bytes())
 
     def test_a_store_of_another_user_is_refused(self):
         """It claims to authenticate by munge, with a credential that the other user created for everybody."""
@@ -211,11 +207,6 @@ class LaunchersTest(SlurmTest):
 
     def srun(self, *words, cores=2, **options):
         return self.call("srun", "--nodes=2", "--ntasks-per-node=1", f"--cpus-per-task={cores}", DTRUN, *words, **options)
-
-    def test_two_nodes_train_bit_for_bit_like_one(self):
-        result = self.srun("--", DTRAIN, *self.flags())
-        self.assertIn("backend hier, device cpu", result.err)
-        self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_ranks_follow_the_step_unless_told_otherwise(self):
         show = ("--", "sh", "-c", "echo $RANK of $WORLD_SIZE on $(hostname)")
@@ -261,17 +252,21 @@ class ShellTest(SlurmTest):
         alone, both = root / "typed-alone", root / "typed-both"
         flags = self.flags()[:-2]
         flags = [*flags[:flags.index("--strategy")], *flags[flags.index("--strategy") + 2:], "--val-fraction", "0"]
-        for srun in (("--nodes=1", "--ntasks=2"), ("--nodes=2", "--ntasks-per-node=1")):
+        launcher, show = [DTRUN, "-n", "2", "--"], ["sh", "-c", "'echo world of $WORLD_SIZE'"]
+        train = [DTRAIN, *flags, "--strategy", "ddp", "--run-dir", both]
+        for srun, program in ((("--nodes=1", "--ntasks=2"), show), (("--nodes=2", "--ntasks-per-node=1"), train)):
             with self.subTest(srun):
-                output = self.typed(*srun, lines=([DTRAIN, *flags, "--overwrite", "--run-dir", alone],
-                                                  [DTRUN, "-n", "2", "--", DTRAIN, *flags, "--strategy", "ddp", "--overwrite",
-                                                   "--run-dir", both]))
+                output = self.typed(*srun, lines=([DTRAIN, *flags, "--overwrite", "--run-dir", alone], [*launcher, *program]))
                 self.assertIn("dtrun -n 2 -- dtrain", output)
                 self.assertNotIn("waiting for", output)
-                for run_dir, ranks in ((alone, 1), (both, 2)):
-                    start = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[0])
-                    self.assertEqual(ranks, start["world_size"])
-                    shutil.rmtree(run_dir)
+                self.assertEqual(1, self.world_size(alone))
+                if program is show:
+                    self.assertEqual(2, output.count("world of 2"))
+                else:
+                    self.assertEqual(2, self.world_size(both))
+
+    def world_size(self, run_dir):
+        return json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[0])["world_size"]
 
 
 class StatusesTest(SlurmTest):
@@ -318,11 +313,11 @@ class StatusesTest(SlurmTest):
 class BatchScriptsTest(SlurmTest):
     """scripts/slurm: near the time limit the ranks save, and the job is requeued and resumes bit for bit."""
 
-    STEPS = 600
+    STEPS = 300  # a job of fewer could end before its signal comes
 
     def test_of_srun_and_of_dtrun(self):
-        undisturbed = self.bits_of_one_machine(self.STEPS)
-        jobs = [self.interrupted("dtrain.sbatch", "--ntasks-per-node=2"), self.interrupted("dtrun.sbatch", "--cpus-per-task=2")]
+        undisturbed = self.bits_of_one_process(self.STEPS)
+        jobs = [self.interrupted("dtrain.sbatch", "--ntasks-per-node=1"), self.interrupted("dtrun.sbatch", "--cpus-per-task=1")]
         for run_dir, job, log in jobs:
             self.assertEqual(0, self.status_of(job))
             self.assertRegex(log.read_text(), r"(?s)start 1.*start 2.*resum.*done: ")
@@ -342,7 +337,7 @@ class BatchScriptsTest(SlurmTest):
     def test_a_lost_node_puts_the_job_back_into_the_queue(self):
         run_dir, log = root / "lost.run", root / "lost.log"
         words = self.flags("--checkpoint-every", "20", steps=self.STEPS)[:-2]
-        job = self.submit(SOURCE / "scripts" / "slurm" / "dtrun.sbatch", "--cpus-per-task=2", f"--output={log}", arguments=words,
+        job = self.submit(SOURCE / "scripts" / "slurm" / "dtrun.sbatch", "--cpus-per-task=1", f"--output={log}", arguments=words,
                           RUN_DIR=str(run_dir), BIN=str(BUILD / "bin"))
         wait_until(lambda: any(re.fullmatch(r"step-\d+", path.name) for path in paths_of(run_dir, "checkpoints/*")), "a checkpoint", LIMIT)
         (launcher,) = self.launchers_on("n2")
@@ -350,7 +345,7 @@ class BatchScriptsTest(SlurmTest):
         self.wait_for_line(log, "start 2")
         self.assertEqual(0, self.status_of(job))
         self.assertRegex(log.read_text(), r"(?s)start 1.*status \d+ .*step-\d+; .*start 2.*resum.*done: ")
-        self.assertEqual(self.bits_of_one_machine(self.STEPS), final_model(run_dir).read_bytes())
+        self.assertEqual(self.bits_of_one_process(self.STEPS), final_model(run_dir).read_bytes())
 
     def launchers_on(self, host):
         """Pids, outside the cluster, of the dtruns on a node that no other dtrun has started."""
@@ -375,8 +370,8 @@ class LaunchScriptsTest(SlurmTest):
 
     def on_both(self, script, *words, status=0, **environment):
         nodes = [self.start(SOURCE / "scripts" / script, *words, host=host, NUM_NODES="2", NODE_RANK=str(rank),
-                            MASTER_ADDR=NODES["n1"], MASTER_PORT="23460", RANKS_PER_NODE="2",
-                            **{"DTRAIN_JOB_TOKEN": "0123456789abcdef", "PATH": f"{BUILD}/bin:{os.environ['PATH']}", **environment})
+                            MASTER_ADDR=NODES["n1"], MASTER_PORT="23460",
+                            **{"RANKS_PER_NODE": "2", "DTRAIN_JOB_TOKEN": "0123456789abcdef", "PATH": f"{BUILD}/bin:{os.environ['PATH']}", **environment})
                  for rank, host in enumerate(NODES)]
         outputs = [node.communicate(timeout=LIMIT) for node in nodes]
         self.assertEqual([status] * 2, [node.returncode for node in nodes], outputs)
@@ -388,8 +383,8 @@ class LaunchScriptsTest(SlurmTest):
         self.on_both("launch.sh", "sh", "-c", "[ $RANK = 3 ] && exit 7; exec sleep 200", status=7)
 
     def test_training(self):
-        self.on_both("train_distributed.sh", *self.flags())
-        self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
+        self.on_both("train_distributed.sh", *self.flags(), RANKS_PER_NODE="1")
+        self.assertEqual(self.bits_of_one_process(3), final_model(self.run_dir).read_bytes())
 
     def test_what_is_missing_is_named(self):
         script = SOURCE / "scripts" / "launch.sh"
@@ -404,9 +399,10 @@ class DocumentsTest(SlurmTest):
 
     HERE = {"--nodes=4": "--nodes=2", "--ntasks-per-node=8": "--ntasks-per-node=2", "--cpus-per-task=4": "--cpus-per-task=2",
             "--cpus-per-task=32": "--cpus-per-task=4", "dtrun -n 8": "dtrun -n 2", "--config configs/experiments/25m.json": " ".join(TINY[:-2]),
-            "book.dtok": "text --steps 2"}
+            "book.dtok": "text --steps 3"}
 
-    def test_srun(self):
+    def test_two_nodes_train_bit_for_bit_like_one_process(self):
+        """srun starts the ranks, or a dtrun on each node."""
         text = fences_of((SOURCE / "docs" / "guide" / "clusters.md").read_text())[0].text
         for word, here in self.HERE.items():
             self.assertIn(word, text)
@@ -415,6 +411,8 @@ class DocumentsTest(SlurmTest):
         for run_dir in ("runs/clusters-1", "runs/clusters-2"):
             config = json.loads((root / run_dir / "config.json").read_text())
             self.assertEqual((config["resolved"]["layout"]["dp"], config["provenance"]["ranks"]), (4, 4), result.err)
+            self.assertEqual(self.bits_of_one_process(3), final_model(root / run_dir).read_bytes())
+        self.assertEqual(2, result.err.count("backend hier, device cpu"), result.err)
 
 
 if __name__ == "__main__":
