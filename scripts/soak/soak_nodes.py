@@ -111,7 +111,7 @@ class Run:
     def __init__(self, place, name):
         self.place, self.folder = place, place.disk / name
         self.faults, self.slowest, self.pairs = collections.Counter(), collections.defaultdict(float), 0
-        self.jobs, self.mark, self.starts, self.over_network = [], "", 0, False
+        self.jobs, self.mark, self.starts, self.over_network, self.ranks_per_node = [], "", 0, False, 2
 
     def start(self, *flags, steps=ENDLESS, over_network=False):
         """On two hosts, or as two nodes that one of them emulates."""
@@ -119,7 +119,7 @@ class Run:
         self.mark = f"SOAK_MARK={uuid.uuid4().hex}"
         training = [BIN / "dtrain", "--strategy", *(flags or STRATEGIES[0]), *MODEL, "--global-batch", 8, "--steps", steps,
                     "--resume", "auto", "--checkpoint-every", 10, "--comm-timeout", 30, "--run-dir", self.folder]
-        options = ["-n", 2, "--max-restarts", 1000, "--restart-backoff", 0.05, "--heartbeat-timeout", HEARTBEAT,
+        options = ["-n", self.ranks_per_node, "--max-restarts", 1000, "--restart-backoff", 0.05, "--heartbeat-timeout", HEARTBEAT,
                    "--rdzv-timeout", MEETING, "--", *training]
         if over_network:
             nodes = [["--nnodes", 2, "--node-rank", node, "--master-addr", "10.77.0.1", *options] for node in range(2)]
