@@ -94,7 +94,8 @@ install_python() {
   unpack_torch
   printf '%s\n' 'import os, sys; sys.setdlopenflags(os.RTLD_LAZY)' ../../../../libtorch \
     >.deps/python/lib/python3.11/site-packages/libtorch.pth
-  .deps/python/bin/python -c 'import torch.distributed.checkpoint'
+  # Python keeps what it has compiled here, whatever the environment says: each import of PyTorch would compile for seconds.
+  PYTHONDONTWRITEBYTECODE='' .deps/python/bin/python -c 'import torch._dynamo, torch.distributed.checkpoint'
   cp third_party/python.txt "$stamp"
 }
 
