@@ -82,8 +82,9 @@ class Repeat(unittest.TestCase):
     """Equal commands compute equal bits."""
 
     def test_processes_on_threads_and_on_rank_threads_have_the_same_bits_and_one_that_differs_is_noticed(self):
-        for name in ("4 rank threads", "2 ranks of 2 threads with a split vocabulary", "4 threads"):
-            flags = soak_repeat.CASES[name]
+        # Other cases run the same code as those left out. The last of these needs a single process.
+        cases = [case for case in reversed(soak_repeat.CASES.items()) if case[0] not in ("1 thread", "2 threads")]
+        for name, flags in cases:
             with self.subTest(name):
                 with concurrent.futures.ThreadPoolExecutor(2) as pool:  # two at once, as a busy machine has them
                     outcomes = list(pool.map(soak_repeat.outcome, [flags] * 2))
