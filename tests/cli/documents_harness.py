@@ -44,7 +44,8 @@ case "$*" in
   -*"--profile "*) exec "$DOCUMENTS_DTRAIN" "$@" --eval-sequences 8 ;;
   *"--steps "*|*"--epochs "*) ;;
   -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 --layers 2 --width 64 --neurons 512 --seq-len 32 ;;
-  -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 ;;
+  -*"--eval-sequences "*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 ;;
+  -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 --eval-sequences 16 ;;
   "evaluate "*) exec "$DOCUMENTS_DTRAIN" "$@" --eval-sequences 16 ;;
 esac
 exec "$DOCUMENTS_DTRAIN" "$@"
@@ -153,6 +154,7 @@ class Shell:
             (folder / name).symlink_to(SOURCE / name)
         self.state.write_text("")
         self.environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "200",
+                            "OMP_NUM_THREADS": "1",  # threads wait for each other beside other work, and compute meanwhile
                             "DOCUMENTS_DTRAIN": str(BUILD / "bin" / "dtrain")}
 
     def run(self, command):
@@ -175,7 +177,7 @@ def run_fence(shell, fence):
     for command, shown in commands_of(fence):
         if fence.tag == "python":
             (shell.folder / "fence.py").write_text(command)
-            command = f"OMP_NUM_THREADS=1 {PYTHON} fence.py"  # PyTorch's threads wait for each other beside other work
+            command = f"{PYTHON} fence.py"
         status, output = shell.run(command)
         if status != int(fence.note("status") or 0):
             raise AssertionError(f"{command}\nstatus {status}\n{output}")
