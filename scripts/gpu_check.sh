@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # For a machine with a GPU, and without a network; P is a Python with torch 2.11.0 for CUDA:
 # gpu_check.sh --python P --build-only [--deps FOLDER]: builds dtrain against the LibTorch of P.
-# gpu_check.sh --python P [--only TEXT]: checks this build and measures it beside the PyTorch peer.
+# gpu_check.sh --python P [--only TEXT ...]: checks this build and measures it beside the PyTorch peer.
 # Both take [--minutes 9] [--built FOLDER] [--out FOLDER], print a table, write gpu_check.json and, of what failed,
 # gpu_check.log; the status is 0 where no check failed or was left out for lack of time.
 # gpu_check.sh --pack FOLDER: collects the other libraries' headers for a machine that lacks them; FOLDER is then --deps.

@@ -81,7 +81,7 @@ def check_all(session, options):
     if options.build_only or first.outcome != "PASS":
         return
     for checks, jobs in stages():
-        chosen = [item for item in checks.items() if options.only in item[0]]
+        chosen = [item for item in checks.items() if not options.only or any(text in item[0] for text in options.only)]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             yield from pool.map(lambda item: run_check(session, *item), chosen)
 
@@ -147,7 +147,7 @@ def parse_options():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="folder for gpu_check.json and gpu_check.log")
     parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER", help="only collect the headers")
     parser.add_argument("--device", choices=["cuda", "fake"], default="cuda", help="fake: a rehearsal [cuda]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose names contain TEXT")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only checks whose names contain TEXT; repeatable")
     parser.add_argument("--build-only", action="store_true", help="build without checks")
     parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help=f"build folder [{BUILT.relative_to(ROOT)}]")
     options = parser.parse_args()
@@ -159,8 +159,9 @@ def parse_options():
     if options.device == "fake" and (options.build_only or not options.built):
         parser.error("--device fake takes --built and no --build-only: the fake accelerator is built with the tests")
     names = [name for checks, _ in stages() for name in checks]
-    if not any(options.only in name for name in names):
-        parser.error(f"--only {options.only}: no check name contains this; the checks are {', '.join(names)}")
+    for text in options.only:
+        if not any(text in name for name in names):
+            parser.error(f"--only {text}: no check name contains this; the checks are {', '.join(names)}")
     options.built = options.built or BUILT
     if options.device == "cuda" and not options.python and not options.pack:
         parser.error("--python is missing: name one with torch 2.11.0 for CUDA")
