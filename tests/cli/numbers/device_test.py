@@ -20,7 +20,7 @@ WORK = ["--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--
 LATE = {"DTRAIN_FAKE": "late"}  # kernels run when they are waited for
 LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 0.1"),
            "fsdp": (2, "--strategy fsdp --recompute level"),
-           "zero 3": (2, "--strategy zero --zero-stage 3"), "tp": (2, "--strategy tp"), "pp": (2, "--strategy pp"),
+           "zero 3": (2, "--strategy zero --zero-stage 3"), "pp": (2, "--strategy pp"),
            "dp": (1, "--strategy dp --local-ranks 2"), "mp": (1, "--strategy mp --local-ranks 2"),
            "chunks": (2, "--strategy tp --attention chunked:12"), "bf16 chunks": (1, "--dtype bfloat16 --attention chunked:12"),
            "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp"),
@@ -29,11 +29,14 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
 # Layouts with the same CPU bits as another one (sharding_test.py, local_ranks_test.py), and those that only run as graphs.
 SAME_BITS = {**dict.fromkeys(("ddp", "fsdp", "zero 3", "dp", "moments on the host"), "single"), "masters on the host": "bf16"}
 AS_GRAPHS = ("zero 3", "dp", "bf16")
+# Other tests of this file compare their bits.
+ELSEWHERE = ("single", "ddp", "pp")
 # Almost no activations: sharding halves a rank's memory.
 WIDE = ["--tie-layers", "off", "--layers", "8", "--width", "64", "--neurons", "1024", "--global-batch", "2", "--microbatch", "1",
         "--seq-len", "16", "--device", "fake", "--steps", "3"]
+LEAN = ["--val-fraction", "0", "--checkpoint-every", "none"]  # for runs whose memory alone is of interest
 # Next to this state, the buffers through which offloaded state passes are small.
-WIDER = ["--layers", "4", "--neurons", "4096"]
+WIDER = ["--layers", "4", "--neurons", "4096", *LEAN]
 
 
 def train(run_dir, layout, *flags, environment=None):
@@ -63,7 +66,7 @@ class Training(FolderTest):
 
     def test_every_layout_has_the_bits_of_the_cpu(self):
         """More layouts, in one process: tests/device."""
-        for index, layout in enumerate(layout for layout in LAYOUTS if layout not in AS_GRAPHS):
+        for index, layout in enumerate(layout for layout in LAYOUTS if layout not in (*AS_GRAPHS, *ELSEWHERE)):
             with self.subTest(layout):
                 run_dir = self.folder / layout
                 train(run_dir, layout, "--device", "fake", environment=LATE if index % 2 == 0 else None)
@@ -91,7 +94,7 @@ class Training(FolderTest):
             self.assertTrue(all(device["dur"] > 0 for _, device in forward))
 
     def test_graphs_have_the_bits_of_the_cpu(self):
-        for index, layout in enumerate(("single", "ddp", "fp16", *AS_GRAPHS)):
+        for index, layout in enumerate(("single", "fp16", *AS_GRAPHS)):
             with self.subTest(layout):
                 run_dir = self.folder / layout
                 result = train(run_dir, layout, "--device", "fake", "--compile", "--verbose", environment=LATE if index % 2 == 0 else None)
@@ -101,19 +104,10 @@ class Training(FolderTest):
     def test_a_run_moves_between_device_and_cpu(self):
         for first, then in (("fake", "cpu"), ("cpu", "fake")):
             run_dir = self.folder / first
-            train(run_dir, "ddp", "--device", first, "--kernels", "plain", "--steps", "2")
-            result = train(run_dir, "ddp", "--device", then, "--kernels", "plain", "--resume", "auto", environment=LATE)
+            train(run_dir, "single", "--device", first, "--kernels", "plain", "--steps", "2")
+            result = train(run_dir, "single", "--device", then, "--kernels", "plain", "--resume", "auto", environment=LATE)
             assert_names(result.stderr, "machine.device", "cpu", "fake")
-            self.assert_same(run_dir, "ddp")
-
-    def test_a_device_adds_in_any_order_unless_ordered_reduction_is_set(self):
-        losses = []
-        for device, printed in (("cpu", "microbatch="), ("fake", r"none \(--reduction fast")):
-            run_dir = self.folder / device
-            result = train(run_dir, "ddp", "--device", device, "--reduction", "auto", "--verbose")
-            self.assertRegex(result.stdout + result.stderr, "reproducibility class +" + printed)
-            losses.append(metrics_of(run_dir)[-1]["val_loss"])
-        self.assertAlmostEqual(*losses, delta=1e-3)
+            self.assert_same(run_dir, "single")
 
     def test_ranks_share_a_device_if_allowed(self):
         run_dir = self.folder / "run"
@@ -126,18 +120,25 @@ class Training(FolderTest):
             assert_names(result.stdout + result.stderr, *names)
             self.assertEqual(bool(lines_naming(result.stderr, "warning", "--matmul-precision")), device == "cpu")
 
-    def test_the_start_table_names_the_device(self):
-        for device, name, layout, variables in (("fake:0", "fake", "pp", {}), ("fake:3", "fake:3", "single", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})):
-            error = train(self.folder / device, layout, "--device", name, environment=variables).stderr
+    def test_the_start_table_names_the_device_which_has_the_bits_of_the_cpu(self):
+        for device, name, layout, variables in (("fake:0", "fake", "pp", {}),
+                                                ("fake:3", "fake:3", "single", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})):
+            error = train(self.folder / device, layout, "--device", name, environment=LATE | variables).stderr
+            self.assert_same(self.folder / device, layout)
             number = variables.get("CUDA_DEVICE_MAX_CONNECTIONS", 32)
             self.assertRegex(error, rf"(?m)^(\[0\] )?device +{device}, .*, CUDA_DEVICE_MAX_CONNECTIONS={number}\b")
             # Kernels are loaded before stages wait for each other.
             self.assertEqual(len(re.findall(rf"(?m)device +{device}, .*, CUDA_MODULE_LOADING=EAGER", error)), int(layout == "pp"))
 
-    def test_the_interface_is_passed_to_nccl_unless_its_variable_is_set(self):
-        for number, (variables, expected) in enumerate((({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "eth"}, "eth"))):
-            result = train(self.folder / str(number), "ddp", "--device", "fake", "--interface", "eth99,lo", environment=variables)
-            self.assertRegex(result.stderr, rf"(?m)device +fake:0, .*, NCCL_SOCKET_IFNAME={expected}$")
+    def test_the_order_of_addition_and_the_interface_for_nccl_follow_flag_and_variable(self):
+        for reduction, reproducibility, variables, interface in (("auto", r"none \(--reduction fast", {}, "=lo"),
+                                                                 ("ordered", "microbatch=", {"NCCL_SOCKET_IFNAME": "eth"}, "eth")):
+            run_dir = self.folder / reduction
+            result = train(run_dir, "ddp", "--device", "fake", "--interface", "eth99,lo", "--reduction", reduction, "--verbose",
+                           environment=variables)
+            self.assertRegex(result.stdout + result.stderr, "reproducibility class +" + reproducibility)
+            self.assertAlmostEqual(metrics_of(run_dir)[-1]["val_loss"], metrics_of(on_cpu("ddp"))[-1]["val_loss"], delta=1e-3)
+            self.assertRegex(result.stderr, rf"(?m)device +fake:0, .*, NCCL_SOCKET_IFNAME={interface}$")
             self.assertEqual(lines_naming(result.stderr, "warning"), [])
         result = run(*launched(2, *WORK, "--strategy", "ddp", "--run-dir", self.folder / "none", "--device", "fake",
                                "--interface", "eth99", program=FAKE), status=2)
@@ -222,15 +223,15 @@ class Memory(FolderTest):
         self.assertLess(needs[2], 0.9 * needs[1])
 
     def test_a_model_too_large_for_one_device_trains_on_two(self):
-        limit = (predicted(self.whole("single")) + predicted(self.whole("fsdp"))) // 2
+        limit = 3 * predicted(self.whole("single", *LEAN)) // 4  # shards take little more than half
         full = self.train("full", "single", "--memory-limit", str(limit), status=MEMORY)
         self.error_of(full, "memory on fake:0 ", f"capacity of {limit} bytes", "--strategy fsdp", "--recompute level", "--offload all", "--memory-limit")
-        self.train("two", "fsdp", "--memory-limit", str(limit))
+        self.train("two", "fsdp", *LEAN, "--memory-limit", str(limit))
 
     def test_the_measured_peak_respects_the_limit(self):
-        limit = predicted(self.whole("single"))
+        limit = predicted(self.whole("single", *LEAN))
         self.assertGreater(1.2 * limit, 3 << 20)
-        self.train("limited", "single", "--memory-limit", str(limit * 11 // 10))
+        self.train("limited", "single", *LEAN, "--memory-limit", str(limit * 11 // 10))
         self.assertTrue(any(line.get("mfu") for line in metrics_of(self.folder / "limited")))
 
     def test_mfu_is_omitted_without_memory_to_measure_it(self):
