@@ -1,11 +1,12 @@
 """Folders in Hugging Face's format: read by import, --init-from and --from, and written by export --format huggingface."""
 
+import functools
 import json
 import shutil
 import struct
 import unittest
 
-from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DATA, DTRAIN, GOLDEN, PYTHON, SOURCE, USAGE, FolderTest, final_model, launched, metrics_of, run
+from dtrain_harness import CHECKPOINT, CONSTANT_RATE, DATA, DTRAIN, GOLDEN, PYTHON, SOURCE, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run
 from messages import assert_names, error_line
 from safetensors_file import read_model, write_model
 
@@ -15,6 +16,8 @@ HUGGING_FACE = ("--format", "huggingface")
 TOKENIZER = json.loads((GOLDEN / "tokenizers" / "variants.json").read_text())["base"]
 BDH = ("--layers", 2, "--width", 12, "--heads", 2, "--neurons", 10)
 BDH_FILES = ("configuration_bdh.py", "modeling_bdh.py")
+TEXT = "In the beginning God created the heaven and the earth.\n" * 40
+STEPS = ("--seq-len", 16, "--global-batch", 4, "--steps", 2, "--threads", 1, *CONSTANT_RATE, "--checkpoint-every", 0)
 
 # Loads exported BDH folders as transformers would, which is not installed here, and prints for each the largest difference from a
 # fixture's logits over the largest logit.
@@ -68,6 +71,23 @@ def narrowed(tensors, dtype):
     return {name: (dtype, shape, convert(data)) for name, (_, shape, data) in tensors.items()}
 
 
+@functools.cache
+def imported_fixture(name):
+    """A fixture's checkpoint; tests do not modify it."""
+    checkpoint = make_folder(unittest) / "checkpoint"
+    run(DTRAIN, "checkpoint", "import", FIXTURES / name, checkpoint)
+    return checkpoint
+
+
+@functools.cache
+def losses_of_one_rank(name):
+    """Losses of two steps from a fixture's folder."""
+    folder = make_folder(unittest)
+    (folder / "text.txt").write_text(TEXT)
+    run(DTRAIN, "--data", folder / "text.txt", *STEPS, "--run-dir", folder / "run", "--init-from", FIXTURES / name)
+    return [line["loss"] for line in metrics_of(folder / "run") if "loss" in line]
+
+
 class HuggingFace(FolderTest):
     def fixture(self, name, tensors=None, **keys):
         """A copy of a fixture in one file; with other tensors, and other keys in its config.json."""
@@ -92,11 +112,10 @@ class HuggingFace(FolderTest):
         return folder
 
     def text(self):
-        return self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+        return self.write("text.txt", TEXT)
 
     def train(self, name, *flags, data=None, ranks=1, status=0):
-        return run(*launched(ranks, "--data", data or self.text(), "--seq-len", 16, "--global-batch", 4, "--steps", 2, "--threads", 1,
-                             *CONSTANT_RATE, "--checkpoint-every", 0, "--run-dir", self.folder / name, *flags), status=status)
+        return run(*launched(ranks, "--data", data or self.text(), *STEPS, "--run-dir", self.folder / name, *flags), status=status)
 
     def losses(self, name):
         return [line["loss"] for line in metrics_of(self.folder / name) if "loss" in line]
@@ -106,7 +125,7 @@ class InAndOut(HuggingFace):
     def test_an_export_of_an_import_has_equal_bits_and_settings(self):
         for name in NAMES:
             with self.subTest(name):
-                folder = self.exported(self.imported(FIXTURES / name))
+                folder = self.exported(imported_fixture(name))
                 self.assertEqual(tensors_in(folder), tensors_in(FIXTURES / name))
                 self.assertEqual(sorted(path.name for path in folder.iterdir()),
                                  ["config.json", "generation_config.json", "model.safetensors"])
@@ -125,10 +144,10 @@ class InAndOut(HuggingFace):
             self.assertEqual(tensors_in(folder), narrow)
             config = json.loads((folder / "config.json").read_text())
             self.assertEqual((config["dtype"], config["torch_dtype"]), (ours, ours))
-            self.assertEqual({dtype for dtype, _, _ in tensors_in(self.exported(checkpoint)).values()}, {"F32"})
+        self.assertEqual({dtype for dtype, _, _ in tensors_in(self.exported(checkpoint)).values()}, {"F32"})
 
     def test_shards_have_an_index_and_are_read_again(self):
-        checkpoint = self.imported(FIXTURES / "qwen3")
+        checkpoint = imported_fixture("qwen3")
         folder = self.exported(checkpoint, "--shard-size", "60kB")
         index = json.loads((folder / "model.safetensors.index.json").read_text())
         expected = tensors_in(FIXTURES / "qwen3")
@@ -242,26 +261,22 @@ class Training(HuggingFace):
     def test_the_architecture_comes_from_the_folder(self):
         for name in NAMES:
             with self.subTest(name):
-                self.train(f"direct-{name}", "--init-from", FIXTURES / name)
-                self.train(f"imported-run-{name}", "--init-from", self.imported(FIXTURES / name))
-                self.assertEqual(self.losses(f"direct-{name}"), self.losses(f"imported-run-{name}"))
-                self.assertEqual(len(self.losses(f"direct-{name}")), 2)
+                self.train(f"imported-run-{name}", "--init-from", imported_fixture(name))
+                self.assertEqual(losses_of_one_rank(name), self.losses(f"imported-run-{name}"))
+                self.assertEqual(len(losses_of_one_rank(name)), 2)
 
     def test_ranks_read_their_parts(self):
-        for name in ("qwen3", "gpt2"):
-            self.train(f"one-{name}", "--init-from", FIXTURES / name)
-            for strategy in ("fsdp", "tp"):
-                run_name = f"{strategy}-{name}"
-                self.train(run_name, "--init-from", FIXTURES / name, "--strategy", strategy, ranks=2)
-                self.assertEqual(len(self.losses(run_name)), 2)
-                for ours, theirs in zip(self.losses(run_name), self.losses(f"one-{name}")):
-                    self.assertAlmostEqual(ours, theirs, delta=1e-4)
+        for name, strategy in (("qwen3", "fsdp"), ("qwen3", "tp"), ("gpt2", "tp")):
+            run_name = f"{strategy}-{name}"
+            self.train(run_name, "--init-from", FIXTURES / name, "--strategy", strategy, ranks=2)
+            self.assertEqual(len(self.losses(run_name)), 2)
+            for ours, theirs in zip(self.losses(run_name), losses_of_one_rank(name)):
+                self.assertAlmostEqual(ours, theirs, delta=1e-4)
 
     def test_ranks_with_parts_of_other_sizes_export_what_they_trained(self):
         # Three ranks divide neither the MLP of 112 columns nor the vocabulary of 256.
-        self.train("one", "--init-from", FIXTURES / "llama")
         self.train("thirds", "--init-from", FIXTURES / "llama", "--strategy", "tp", "--tp-vocab", "on", ranks=3)
-        for ours, theirs in zip(self.losses("thirds"), self.losses("one"), strict=True):
+        for ours, theirs in zip(self.losses("thirds"), losses_of_one_rank("llama"), strict=True):
             self.assertAlmostEqual(ours, theirs, delta=1e-4)
         final = read_model(final_model(self.folder / "thirds"))[0]
         self.assertEqual(tensors_in(self.exported(self.folder / "thirds")), final)
@@ -343,9 +358,10 @@ class Training(HuggingFace):
         self.assertEqual(self.files_beside_weights("second").keys(), {"config.json", "generation_config.json"})
 
     def test_generate_and_evaluate_read_a_folder(self):
-        text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
-        again = self.exported(self.imported(FIXTURES / "qwen2"))
-        for command in (("generate", "--prompt", "In", "--max-tokens", 8, "--temperature", 0), ("evaluate", "--data", text, "--seq-len", 16)):
+        text = self.text()
+        again = self.exported(imported_fixture("qwen2"))
+        for command in (("generate", "--prompt", "In", "--max-tokens", 8, "--temperature", 0),
+                        ("evaluate", "--data", text, "--seq-len", 16, "--eval-sequences", 8)):
             outputs = {run(DTRAIN, *command, "--from", model).stdout for model in (FIXTURES / "qwen2", again)}
             self.assertEqual(len(outputs), 1, outputs)
         (again / "tokenizer.json").write_text("{}")
@@ -442,7 +458,7 @@ class Refusals(HuggingFace):
         error_line(result.stderr, "model.norm.weight", "I32")
 
     def test_an_existing_folder_is_never_replaced(self):
-        checkpoint = self.imported(FIXTURES / "llama")
+        checkpoint = imported_fixture("llama")
         taken = self.folder / "taken"
         taken.mkdir()
         for flags in ((), ("--overwrite",)):
