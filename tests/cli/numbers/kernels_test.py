@@ -18,6 +18,7 @@ LAYOUTS = {"single": (1, ""), "accumulation": (1, "--microbatch 1"), "fsdp": (2,
            "tp": (2, "--strategy tp"), "tp, shared heads": (4, "--strategy tp"), "tp, vocabulary": (2, "--strategy tp --tp-vocab on"),
            "pp": (2, "--strategy pp"), "recompute": (1, "--recompute level"), "gates": (1, "--recompute gates")}
 
+UNTIED = ("single", "pp", "gates")  # layouts whose order of blocks or of gradients depends on ties
 CPU_FLAGS = re.search("^flags.*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split()
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
@@ -59,7 +60,7 @@ class Kernels(FolderTest):
         return condition_bound(dtype, count, results_of, initial, self.folder)
 
     def test_fused_kernels_match_plain_ones_in_float64_in_every_layout(self):
-        """Plain kernels in every layout: tests/parity."""
+        """Every layout with plain and with fused kernels, without chunks: tests/parity."""
         for tied in ("on", "off"):
             flags = ("--dtype", "float64", "--tie-layers", tied)
             bound = 2 * self.bound("float64", "--tie-layers", tied)
@@ -67,13 +68,15 @@ class Kernels(FolderTest):
             chunks, _ = self.train(f"plain chunks {tied}", *flags, "--kernels", "plain", "--attention", "chunked:24")
             self.assert_near(chunks, plain, bound)
             for number, (name, (ranks, words)) in enumerate(LAYOUTS.items()):
+                if tied == "off" and name not in UNTIED:
+                    continue
                 attention = ("full", "chunked:24")[(number + (tied == "on")) % 2]
                 with self.subTest(name, tied=tied, attention=attention):
                     found, _ = self.train(f"{name} {tied}", *flags, "--attention", attention, *words.split(), ranks=ranks)
                     self.assert_near(found, plain, bound)
 
     def test_threads_never_change_a_bit(self):
-        for dtype, attention, numbers_of_threads in (("float32", "full", (2, 3, 4)), ("float32", "chunked:16", (3,)), ("bfloat16", "full", (3,)),
+        for dtype, attention, numbers_of_threads in (("float32", "full", (2, 3)), ("float32", "chunked:16", (3,)), ("bfloat16", "full", (3,)),
                                                      ("bfloat16", "chunked:16", (2,)), ("float64", "chunked:16", (3,))):
             flags = ("--dtype", dtype, "--attention", attention, "--eval-every", 2, "--val-fraction", 0.01)
             one, text = self.train(f"{dtype} {attention} 1", *flags, "--verbose")
