@@ -12,6 +12,7 @@
 #include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
+#include "dtrain/config/schema/rows.h"
 #include "dtrain/config/values/layout.h"
 #include "dtrain/data/split.h"
 #include "dtrain/device/plugin.h"
@@ -277,13 +278,21 @@ std::string reproducibility_class(const config::Config& config, const CpuTypes& 
   return text + "cpu=" + cpus.text;
 }
 
+// Where kernels add in an order that the number of threads determines, it is part of what gives equal
+// bits.
+std::string threads_text(const config::Config& config) {
+  const bool matters =
+      config.machine.device.is_cpu() && config::conditions::kDependsOnThreads(config);
+  return matters ? fmt::format(", equal bits with --threads {}", config.machine.threads) : "";
+}
+
 std::string start_table(const StartFacts& facts) {
   const config::Config& config = facts.config;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   return model_line(facts) + data_line(facts) + batch_line(config) +
-         fmt::format("layout          {}, backend {}, device {}\n", mesh.text(" x "),
+         fmt::format("layout          {}, backend {}, device {}{}\n", mesh.text(" x "),
                      backend_text(config, facts.world),
-                     c10::DeviceTypeName(facts.world.device().type(), true)) +
+                     c10::DeviceTypeName(facts.world.device().type(), true), threads_text(config)) +
          device_line(config, facts.world.device()) + kernels_line(config, facts.plan) +
          compression_line(facts) + memory_lines(facts.plan.memory) + recompute_line(facts.plan) +
          fmt::format("run folder      {0}; every setting is in {0}/config.json", config.run.dir);

@@ -86,6 +86,7 @@ TEST_CASE("New data allows another seed, batch, sequence length and validation f
 TEST_CASE("Steps, layout, machine and reports may change without a warning") {
   config::Config saved;
   set(saved, "train.schedule", "constant");
+  set(saved, "machine.kernels", "fused");
   config::Config now = saved;
   now.train.steps = 5;
   set(now, "layout.strategy", "ddp");
@@ -103,6 +104,21 @@ TEST_CASE("Steps, layout, machine and reports may change without a warning") {
   CHECK(changes.size() == 9);  // not those of the start, nor the files of data
   CHECK_FALSE(changes_results(changes));
   CHECK(refusal_of(changes, /*has_new_data=*/false).changes.empty());
+}
+
+TEST_CASE("Another number of threads is noted where kernels add in its order") {
+  config::Config saved;
+  set(saved, "machine.kernels", "fused");
+  config::Config now = saved;
+  now.machine.threads = 9;
+  CHECK_FALSE(changes_results(setting_changes(now, saved)));
+  for (config::Config* config : {&saved, &now}) set(*config, "machine.kernels", "plain");
+  CHECK(changes_results(setting_changes(now, saved)));
+  for (config::Config* config : {&saved, &now}) {
+    set(*config, "machine.kernels", "fused");
+    set(*config, "model.name", "gpt2");
+  }
+  check_changes(noted(now, saved), {{"machine.threads", "0", "9"}});
 }
 
 TEST_CASE("The table begins with the learning rate and aligns old and new values") {

@@ -8,6 +8,9 @@ constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxElements = 1LL << 40;
 
 // Every GPU rounds alike, but not as a CPU does: only another kind of device is reported.
+constexpr ResumeRule kThreadsRule = [](const Config& now, const Config& saved) {
+  return kDependsOnThreads(now) || kDependsOnThreads(saved) ? OnResume::reported : OnResume::free;
+};
 constexpr ResumeRule kDeviceKindRule = [](const Config& now, const Config& saved) {
   return now.machine.device.kind == saved.machine.device.kind ? OnResume::free : OnResume::reported;
 };
@@ -39,7 +42,8 @@ constexpr Setting kMachineSettings[] = {
      kChangesBits},
     {"machine.threads", "--threads", "N", "threads",
      "threads per rank; 0: OMP_NUM_THREADS, else the machine's usable cores divided by its ranks",
-     kAll, FIELD(machine.threads), between(0, kMaxThreads), changes_bits(kDependsOnThreads)},
+     kAll, FIELD(machine.threads), between(0, kMaxThreads), kThreadsRule,
+     changes_bits(kDependsOnThreads)},
     {"machine.reduction", "--reduction", "NAME", "",
      "order of sums over ranks; ordered: fixed, equal bits on any number of ranks; fast: any "
      "order; auto: ordered on the CPU, fast on GPUs",
