@@ -88,10 +88,11 @@ void inherit_batch(Config& config, const LoadedSettings& given, const SavedRun& 
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
-// Keeps the values that --lr auto and the like resolved to, even if the run gets more steps.
-void keep_rates(TrainConfig& requested, const TrainConfig& resolved) {
+// Keeps the values that --lr auto and the like resolved to, even if the run gets more steps. With
+// another --lr, --min-lr auto follows it.
+void keep_rates(TrainConfig& requested, const TrainConfig& resolved, const LoadedSettings& given) {
   if (!requested.lr) requested.lr = resolved.lr;
-  if (!requested.min_lr) requested.min_lr = resolved.min_lr;
+  if (!requested.min_lr && !given.gives("train.lr")) requested.min_lr = resolved.min_lr;
   if (!requested.warmup_steps) requested.warmup_steps = resolved.warmup_steps;
 }
 
@@ -143,7 +144,7 @@ ResumedSettings resume_settings(const CommandLine& command_line, const LoadedSet
                                 const InheritedRun& run, const Launch& launch) {
   SavedRun saved = run.saved;
   reset_start_settings(saved.requested, given.config.checkpoint);
-  keep_rates(saved.requested.train, saved.resolved.train);
+  keep_rates(saved.requested.train, saved.resolved.train, given);
   saved.requested.machine.kernels = kernels_of(saved);
   std::string changed;
   if (given.gives("layout.strategy")) {

@@ -104,6 +104,16 @@ class Continue(unittest.TestCase):
         assert_names(result.stderr, "model.width", "64", "32")
         self.assertNotIn("model.layers", result.stderr)
 
+    def test_an_automatic_final_rate_follows_another_learning_rate(self):
+        run = self.root / "automatic"
+        self.command(*TINY, "--data", "text.txt", "--schedule", "linear", "--steps", 3, "--run-dir", run)
+        rates = json.loads((run / "config.json").read_text())["resolved"]["train"]
+        self.assertEqual((rates["lr"], rates["min_lr"]), (2e-3, 2e-4))
+        self.command("--run-dir", run, "--resume", "auto", "--steps", 6, "--lr", "1e-4")
+        rates = json.loads((run / "config.json").read_text())["resolved"]["train"]
+        self.assertEqual(rates["lr"], 1e-4)
+        self.assertAlmostEqual(rates["min_lr"], 1e-5)
+
     def test_a_run_without_a_checkpoint_is_started_by_a_command_that_names_its_data(self):
         run = self.run_with(self.config(self.whole), "uncommitted")
         result = self.command("--data", "text.txt", "--run-dir", run, "--resume", "auto", "--print-config")

@@ -131,7 +131,8 @@ void check_training(const Config& config) {
   const TrainConfig& train = config.train;
   family_of(config.model).check(config.model);
   if (train.schedule != ScheduleShape::constant && *train.min_lr > *train.lr) {
-    fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only decrease",
+    fail(ErrorKind::usage,
+         "--min-lr {} is above --lr {}: a {} schedule can only decrease; give --min-lr auto",
          *train.min_lr, *train.lr, train.schedule);
   }
   const bool rounds_eps =
