@@ -153,10 +153,11 @@ void check_init_from(const std::string& path) {
   if (path.empty()) return;
   if (!path_exists(path)) {
     fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}{}", path,
-         path == "resume"    ? "to resume a run, give --resume auto"
-         : path == "scratch" ? "omit it to start from new weights"
-                             : "give a model file (RUN/final/model.safetensors), a checkpoint or a "
-                               "run folder",
+         path == "resume" ? "to resume a run, give --resume auto"
+         : path == "scratch"
+             ? "omit it to start from new weights"
+             : "give a model file (RUN/final/model.safetensors), a checkpoint, a run "
+               "folder or a folder of a Hugging Face model",
          config::download_advice(path));
   }
   const std::string weights = is_folder(path) ? store::weights_at(path) : path;
@@ -174,7 +175,8 @@ std::string model_path(const std::string& from) {
   if (!path_exists(from)) {
     fail(ErrorKind::checkpoint,
          "--from {}: no such file or folder; give a run folder, a checkpoint "
-         "(RUN/checkpoints/step-N) or a model file (RUN/final/model.safetensors){}",
+         "(RUN/checkpoints/step-N), a model file (RUN/final/model.safetensors) or a folder of a "
+         "Hugging Face model{}",
          from, config::download_advice(from));
   }
   const fs::path path = fs::absolute(from).lexically_normal();
@@ -192,7 +194,10 @@ std::string model_path(const std::string& from) {
   if (const std::string inside = store::model_file_in(from); !inside.empty()) return inside;
   const bool has_models =
       store::has_checkpoints_folder(from) || path_exists(store::final_model(from));
-  if (!has_models) store::refuse_gguf(from);
+  if (!has_models) {
+    store::refuse_gguf(from);
+    store::refuse_missing_weights(from);
+  }
   const bool is_run = has_models || path_exists(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;

@@ -16,6 +16,7 @@
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/text/number.h"
+#include "dtrain/config/hugging_face/config_file.h"
 #include "dtrain/config/hugging_face/unsupported_models.h"
 
 namespace dtrain::checkpoint::store {
@@ -168,6 +169,14 @@ void refuse_gguf(const std::string& folder) {
        file, config::kConvertGguf);
 }
 
+void refuse_missing_weights(const std::string& folder) {
+  if (!config::hugging_face_model_in(folder)) return;
+  fail(ErrorKind::checkpoint,
+       "'{}' has the config.json of a Hugging Face model, but no weights: model.safetensors, "
+       "pytorch_model.bin or the index of their shards; download them, too",
+       folder);
+}
+
 std::string weights_at(const std::string& path) {
   require_folder(path);
   const std::string folder = run_at(path);
@@ -179,6 +188,7 @@ std::string weights_at(const std::string& path) {
   }
   if (path_exists(final)) return final;
   refuse_gguf(folder);
+  refuse_missing_weights(folder);
   return checkpoints_at(folder).front();
 }
 

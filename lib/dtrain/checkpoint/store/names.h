@@ -68,6 +68,10 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 ///         weights that dtrain reads.
 void refuse_gguf(const std::string& folder);
 
+/// Throws: Error{checkpoint} if the folder has the config.json of a Hugging Face model. Call it where
+///         the folder has no weights.
+void refuse_missing_weights(const std::string& folder);
+
 /// Resolves a folder to weights: the model file if it is a final/ folder or a run without
 /// checkpoints, otherwise the first of checkpoints_at.
 ///
