@@ -10,7 +10,8 @@ constexpr std::string_view kLaunchesNodes =
     "dtrun starts the ranks of each node: dtrun --nnodes N -n RANKS ... -- dtrain ... "
     "(docs/guide/nodes.md)";
 constexpr std::string_view kDecayEndsWithRun =
-    "omit it: linear and cosine reach --min-lr at the last step (--steps); with --schedule "
+    "omit it: linear and cosine fall to --min-lr until the end of the run (--steps); with "
+    "--schedule "
     "wsd only the last --decay-steps decay";
 constexpr std::string_view kFromLauncher =
     "omit it: ranks read it from the environment that dtrun, torchrun, srun or mpirun set";

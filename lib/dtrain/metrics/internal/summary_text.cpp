@@ -20,7 +20,8 @@ std::string done_line(const RunSummary& summary) {
         summary.reason, summary.steps);
   }
   if (summary.steps_here == 0) {
-    return fmt::format("done: step {}, nothing left to train\n", summary.steps);
+    return fmt::format("done: step {}, nothing left to train; raise --steps to continue\n",
+                       summary.steps);
   }
   const std::string what = summary.steps_here == summary.steps
                                ? counted(summary.steps, "step")

@@ -69,8 +69,9 @@ constexpr Setting kTrainingSettings[] = {
      kTrain, FIELD(train.decay_steps), between(0, kMaxSteps), kReportedWith<kDecay>,
      kRequires<kDecay>},
     {"train.min_lr", "--min-lr", "X", "",
-     "final learning rate of the linear, cosine and wsd schedules; auto: a tenth of --lr", kTrain,
-     FIELD(train.min_lr), at_least(0), kReported, kRequires<kFallingRate>},
+     "learning rate that linear, cosine and wsd schedules approach at their end; auto: a tenth of "
+     "--lr",
+     kTrain, FIELD(train.min_lr), at_least(0), kReported, kRequires<kFallingRate>},
     {"train.optimizer", "--optimizer", "NAME", "", "optimizer: adamw, or sgd with momentum", kTrain,
      FIELD(train.optimizer), one_of(kUpdateRules), kFixed},
     {"train.on_nonfinite", "--on-nonfinite", "NAME", "",
