@@ -194,10 +194,7 @@ std::string model_path(const std::string& from) {
   if (const std::string inside = store::model_file_in(from); !inside.empty()) return inside;
   const bool has_models =
       store::has_checkpoints_folder(from) || path_exists(store::final_model(from));
-  if (!has_models) {
-    store::refuse_gguf(from);
-    store::refuse_missing_weights(from);
-  }
+  if (!has_models) store::refuse_missing_weights(from);
   const bool is_run = has_models || path_exists(folder / "config.json");
   if (is_run) return model_of_run(from);
   if (const std::string run = store::run_at(from); run != from) return run;

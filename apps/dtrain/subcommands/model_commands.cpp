@@ -269,7 +269,7 @@ int import_checkpoint(const config::CommandLine& command_line) {
   }
   reject_piece(wanted.file);
   const std::string inside = checkpoint::store::model_file_in(wanted.file);
-  if (inside.empty()) checkpoint::store::refuse_gguf(wanted.file);
+  if (inside.empty()) checkpoint::store::refuse_missing_weights(wanted.file);
   if (!inside.empty()) wanted.file = inside;
   (void)checkpoint::format::WeightFile::open(wanted.file);  // throws if it is not a model file
   warn(kCommand, *configured);

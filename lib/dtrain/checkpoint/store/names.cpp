@@ -162,19 +162,18 @@ std::string model_file_in(const std::string& folder) {
   return {};
 }
 
-void refuse_gguf(const std::string& folder) {
-  const std::string file = config::gguf_file_in(folder);
-  if (file.empty()) return;
-  fail(ErrorKind::checkpoint, "'{}' is in the GGUF format, and no other weights are beside it; {}",
-       file, config::kConvertGguf);
-}
-
 void refuse_missing_weights(const std::string& folder) {
-  if (!config::hugging_face_model_in(folder)) return;
-  fail(ErrorKind::checkpoint,
-       "'{}' has the config.json of a Hugging Face model, but no weights: model.safetensors, "
-       "pytorch_model.bin or the index of their shards; download them, too",
-       folder);
+  if (const std::string file = config::gguf_file_in(folder); !file.empty()) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is in the GGUF format, and no other weights are beside it; {}", file,
+         config::kConvertGguf);
+  }
+  if (config::hugging_face_model_in(folder)) {
+    fail(ErrorKind::checkpoint,
+         "'{}' has the config.json of a Hugging Face model, but no weights: model.safetensors, "
+         "pytorch_model.bin or the index of their shards; download them, too",
+         folder);
+  }
 }
 
 std::string weights_at(const std::string& path) {
@@ -187,7 +186,6 @@ std::string weights_at(const std::string& path) {
     return checkpoints_at(folder).front();
   }
   if (path_exists(final)) return final;
-  refuse_gguf(folder);
   refuse_missing_weights(folder);
   return checkpoints_at(folder).front();
 }

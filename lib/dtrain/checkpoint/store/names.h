@@ -64,12 +64,10 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// Throws: Error{checkpoint} naming the folder if it is a torch.distributed.checkpoint.
 [[nodiscard]] std::string model_file_in(const std::string& folder);
 
-/// Throws: Error{checkpoint} naming the file if the folder holds a GGUF file. For folders without
-///         weights that dtrain reads.
-void refuse_gguf(const std::string& folder);
-
-/// Throws: Error{checkpoint} if the folder has the config.json of a Hugging Face model. Call it where
-///         the folder has no weights.
+/// Rejects a folder in which no weights were found, if it is that of a model of the hub.
+///
+/// Throws: Error{checkpoint} naming a GGUF file in it, or the folder if it has the config.json of a
+///         Hugging Face model.
 void refuse_missing_weights(const std::string& folder);
 
 /// Resolves a folder to weights: the model file if it is a final/ folder or a run without

@@ -48,32 +48,31 @@ struct Companions {
   std::vector<store::KeptFile> kept = {};
   // The tokenizer of the run's data, if it has files.
   std::optional<data::StoredTokenizer> tokenizer = {};
+  // The id of the token between the data's documents.
+  std::optional<std::uint32_t> end_token = {};
 };
-
-// The id of the token between the documents of data with this tokenizer.
-std::optional<std::uint32_t> document_end_of(const data::StoredTokenizer& tokenizer) {
-  return data::open_tokenizer(tokenizer.model, tokenizer.path)->end_of_document();
-}
-
-// True if data with tokenizer `used` contains no tokens that the other one does not explain: both are
-// the same, and the data has the other one's token between documents, or none.
-bool is_explained_by(const data::StoredTokenizer& original, const data::StoredTokenizer& used) {
-  if (original.model == used.model) return true;
-  return data::identity_of(original) == data::identity_of(used) && !document_end_of(used);
-}
 
 // run: empty if the checkpoint is in no run folder.
 Companions companions_of(const std::string& run) {
   if (run.empty()) return {};
   const std::string folder = store::kept_files_folder(run);
   Companions found{.kept = store::read_kept_files(folder), .tokenizer = data::tokenizer_in(run)};
-  if (found.kept.empty() || !found.tokenizer) return found;
+  if (!found.tokenizer) return found;
+  found.end_token =
+      data::open_tokenizer(found.tokenizer->model, found.tokenizer->path)->end_of_document();
+  if (found.kept.empty()) return found;
   const auto original = data::tokenizer_in(folder, data::kind_of_model(found.tokenizer->model));
-  if (original && is_explained_by(*original, *found.tokenizer)) return found;
+  // Data without tokens between documents may come from the folder's tokenizer, whatever its
+  // eos_token.
+  const bool is_original =
+      original &&
+      (original->model == found.tokenizer->model ||
+       (!found.end_token && data::identity_of(*original) == data::identity_of(*found.tokenizer)));
+  if (is_original) return found;
   base::log_warning(
       "the run's data has the tokenizer {}, or another --document-end, than the folder that the "
-      "run "
-      "started from: the export leaves out that folder's token ids and tokenizer, which are in {}",
+      "run started from: the export leaves out that folder's token ids and tokenizer, which are "
+      "in {}",
       found.tokenizer->path, folder);
   found.kept.clear();
   return found;
@@ -107,11 +106,11 @@ void write_folder(store::Reader& reader, const HuggingFaceExport& exported,
   };
   const std::string run = store::run_of_checkpoint(reader.path());
   const Companions companions = companions_of(run);
-  config::ExportedWeights weights{.dtype = dtype_named_as(exported.dtype)};
+  config::ExportedWeights weights{.dtype = dtype_named_as(exported.dtype),
+                                  .end_token = companions.end_token};
   std::string identity;
   if (const auto& tokenizer = companions.tokenizer) {
     identity = data::identity_of(*tokenizer);
-    weights.end_token = document_end_of(*tokenizer);
     if (companions.kept.empty()) {
       for (const auto& [name, content] : data::files_of_tokenizer(tokenizer->model)) {
         write(name, content);
