@@ -1,4 +1,4 @@
-// What a process is doing, for hang reports and heartbeats.
+// The activity of a process, for hang reports and heartbeats.
 #pragma once
 
 #include <atomic>

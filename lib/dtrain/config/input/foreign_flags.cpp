@@ -11,8 +11,7 @@ constexpr std::string_view kLaunchesNodes =
     "(docs/guide/nodes.md)";
 constexpr std::string_view kDecayEndsWithRun =
     "omit it: linear and cosine fall to --min-lr until the end of the run (--steps); with "
-    "--schedule "
-    "wsd only the last --decay-steps decay";
+    "--schedule wsd only the last --decay-steps decay";
 constexpr std::string_view kFromLauncher =
     "omit it: ranks read it from the environment that dtrun, torchrun, srun or mpirun set";
 constexpr std::string_view kNoService =
