@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/host/process.h"
 #include "dtrain/base/io/file_system.h"
@@ -150,6 +151,7 @@ Rendezvous single_node_rendezvous(const Options& options) {
 
 /// Runs this launcher in a job of several nodes.
 int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
+  dtrain::base::count_suspensions();  // for the deadline of the rendezvous
   const std::string token = job_secret_of_environment();
   Rendezvous rendezvous = join_rendezvous(options, token, make_run_id(), std::move(start.listener));
   start.rendezvous.reset();

@@ -124,18 +124,22 @@ class Suspension(SlowTest):
                 self.ends(job, 9)
 
     def test_ranks_without_a_launcher_count_only_their_running_time(self):
-        for backend in ("shm", "gloo"):
-            with self.subTest(backend=backend):
-                self.run_dir = self.folder / f"run-{backend}"
+        for backend, reduction in (("shm", "ordered"), ("gloo", "ordered"), ("gloo", "fast")):
+            with self.subTest(backend=backend, reduction=reduction):
+                self.run_dir = self.folder / f"run-{backend}-{reduction}"
                 place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-                words = self.words("--steps", "100000000", "--checkpoint-every", "none", "--backend", backend, "--comm-timeout", "3")
+                words = self.words("--steps", "100000000", "--checkpoint-every", "none", "--backend", backend, "--reduction", reduction,
+                                   "--comm-timeout", "3")
                 ranks = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                           env=self.environment(RANK=str(rank), **place)) for rank in range(2)]
                 metrics = self.wait_for_training()
-                for number in (signal.SIGSTOP, signal.SIGCONT):
-                    for rank in ranks:
-                        rank.send_signal(number)
-                    time.sleep(5 if number == signal.SIGSTOP else 0)
+                for rank in ranks:  # rank 1 waits for rank 0 when it is stopped, and again after the stop
+                    rank.send_signal(signal.SIGSTOP)
+                    time.sleep(0.2)
+                time.sleep(5)
+                for rank in reversed(ranks):
+                    rank.send_signal(signal.SIGCONT)
+                    time.sleep(0.2)
                 steps = metrics.read_text().count('"step"')
                 wait_until(lambda: metrics.read_text().count('"step"') > steps + 20 or ranks[0].poll() is not None, "training")
                 ranks[0].send_signal(signal.SIGTERM)

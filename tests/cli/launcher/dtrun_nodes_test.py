@@ -104,6 +104,15 @@ class Meeting(NodesTest):
         self.assertEqual(self.ends(process), [RENDEZVOUS])
         self.assertRegex(process.err, r"dtrun: .*node 1, \d\.\d s ")
 
+    def test_a_suspension_does_not_count_against_the_rendezvous_timeout(self):
+        process = self.node(0, "-n", "1", "--rdzv-timeout", "4", "true")
+        wait_until(self.try_connect, "node 0").close()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        self.assertEqual(self.ends(process, self.node(1, "-n", "1", "true")), [0, 0], process.err)
+
     def test_a_late_node_and_a_node_that_rejoins(self):
         first = self.node(1, "-n", "1", "true")
         again = self.node(2, "-n", "1", "true", nodes=3)

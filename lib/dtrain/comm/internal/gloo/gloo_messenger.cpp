@@ -65,10 +65,11 @@ class ConnectionWatchdog {
     return wait_until_aborted(message, deadline);
   }
 
-  /// Returns true once gloo's own collective has ended, false if a closed connection stops it.
+  /// Returns true once gloo's own collective has ended, false at the deadline or if a closed
+  /// connection stops it.
   ///
   /// Throws: gloo's exceptions.
-  [[nodiscard]] bool wait_collective(c10d::Work& work) {
+  [[nodiscard]] bool wait_collective(c10d::Work& work, const base::Deadline& deadline) {
     std::optional<base::Deadline> drain;
     while (true) {
       try {
@@ -79,7 +80,7 @@ class ConnectionWatchdog {
       }
       // A peer may finish and exit before this rank has received everything.
       if (!drain && !closed_peers().empty()) drain.emplace(kRingDrainTimeout);
-      if (drain && drain->passed()) return false;
+      if ((drain && drain->passed()) || deadline.passed()) return false;
     }
   }
 
@@ -182,13 +183,15 @@ void GlooMessenger::wait(const std::vector<Message>& messages, const base::Deadl
 
 void GlooMessenger::all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) {
   try {
-    const auto work = connections_.all_reduce(tensor, deadline.remaining());
-    if (watchdog_->wait_collective(*work)) return;
+    const auto work = connections_.all_reduce(tensor, kNoTimeout);
+    if (watchdog_->wait_collective(*work, deadline)) return;
   } catch (const std::exception&) {
     throw failure(-1);
   }
   connections_.leak();
-  throw closed_connection_failure(-1);
+  if (!watchdog_->closed_peers().empty()) throw closed_connection_failure(-1);
+  connections_.close();
+  throw TransportFailure(TransportFailure::Cause::no_answer, {});
 }
 
 TransportFailure GlooMessenger::failure(std::int64_t peer) {

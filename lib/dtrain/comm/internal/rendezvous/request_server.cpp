@@ -36,7 +36,7 @@ void RequestServer::add_to(std::vector<pollfd>& polled) const {
 Clock::time_point RequestServer::next_deadline() const {
   auto next = Clock::time_point::max();
   for (const Connection& connection : connections_) {
-    if (connection.wait != Wait::none) next = std::min(next, connection.wait_until);
+    if (connection.wait != Wait::none) next = std::min(next, connection.deadline.end());
   }
   return next;
 }
@@ -89,8 +89,8 @@ void RequestServer::handle_wait(Connection& connection, StoreRequest request,
                                 net::MessageReader& reader) {
   connection.wait = request == StoreRequest::gather ? Wait::gather : Wait::failure;
   connection.key = reader.text();
-  connection.wait_until =
-      Clock::now() + std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31));
+  connection.deadline = base::Deadline(
+      std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31)));
   if (connection.wait == Wait::gather) {
     std::string value = reader.text();
     const auto members = read_ranks(reader, store_.size());
@@ -118,7 +118,7 @@ void RequestServer::try_answer(Connection& connection) {
     answer(connection.stream, *values);
   } else if (store_.failure()) {
     send_failure(connection);
-  } else if (Clock::now() < connection.wait_until) {
+  } else if (!connection.deadline.passed()) {
     return;
   } else {
     answer(connection.stream, is_gather ? store_.missing(connection.key) : "");
@@ -127,11 +127,10 @@ void RequestServer::try_answer(Connection& connection) {
 }
 
 void RequestServer::answer_waiters() {
-  const auto now = Clock::now();
   const bool has_news = std::exchange(answered_version_, store_.version()) != store_.version();
   for (Connection& connection : connections_) {
     connection.stream.flush();
-    if (has_news || now >= connection.wait_until) try_answer(connection);
+    if (has_news || connection.deadline.passed()) try_answer(connection);
   }
   std::erase_if(connections_, [](const Connection& each) { return each.is_over; });
 }

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,9 +44,9 @@ class RequestServer {
   struct Connection {
     net::FramedStream stream;
     std::int64_t rank = 0;
-    base::Clock::time_point wait_until = {};
-    Wait wait = Wait::none;  // what it waits for, until `wait_until`
-    std::string key = {};    // of the gather that it waits for
+    Wait wait = Wait::none;  // what it waits for, until `deadline`
+    base::Deadline deadline{std::chrono::milliseconds(0)};
+    std::string key = {};  // of the gather that it waits for
     bool is_over = false;
   };
 
