@@ -87,12 +87,9 @@ void Saver::warn_if_slow() {
 }
 
 std::optional<SaveReport> Saver::advance() {
-  if (phase_ == Phase::writing) {
-    collect();
-    if (report_.error.empty()) return std::nullopt;
-  }
-  if (phase_ == Phase::idle) return std::nullopt;
-  return end();
+  if (phase_ == Phase::committing) return end();
+  if (phase_ == Phase::writing) collect();  // starts a commit, or the removal of a failed save
+  return std::nullopt;
 }
 
 std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
