@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -26,12 +29,35 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// Returns the holder's text, "process 12 on host a"; it may not have been written yet.
-std::string read_holder(int fd) {
-  std::array<char, 512> text{};
-  const ssize_t length = ::pread(fd, text.data(), text.size(), 0);
-  return length > 0 ? base::printable({text.data(), static_cast<std::size_t>(length)})
-                    : std::string("a process that has just started");
+// The two lines of a lock file.
+struct Holder {
+  std::string name;   // "process 12 on host a"
+  std::string start;  // as start_of; older versions write no such line
+};
+
+// The file may not have been written yet.
+Holder read_holder(int fd) {
+  std::array<char, 512> bytes{};
+  const ssize_t length = ::pread(fd, bytes.data(), bytes.size(), 0);
+  if (length <= 0) return {.name = "a process that has just started", .start = {}};
+  const std::string_view text(bytes.data(), static_cast<std::size_t>(length));
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  return {.name = base::printable(text.substr(0, end)),
+          .start = std::string(text.substr(std::min(end + 1, text.size())))};
+}
+
+// Returns when a process of this host started: the boot, and clock ticks since then. A process with
+// the same PID but another start is not the same. Empty if it cannot be read.
+std::string start_of(int process) {
+  constexpr int kStartField = 20;  // of /proc/PID/stat, counted after the name
+  std::string boot;
+  std::string line;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), line);
+  std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
+  std::string field;
+  for (int index = 0; index < kStartField; ++index) fields >> field;
+  return fields ? boot + " " + field : "";
 }
 
 // Tries to take the lock. Returns 0 or an errno.
@@ -54,18 +80,22 @@ constexpr std::chrono::seconds kLeasePatience(120);
 
 // Returns false if the holder is on another host or has ended: on a network file system the lock
 // may outlive it.
-bool is_alive(const std::string& holder) {
+bool is_alive(const Holder& holder) {
   constexpr std::string_view kProcess = "process ";
-  if (!holder.starts_with(kProcess)) return true;  // it has just started
-  if (!holder.ends_with(host_text())) return false;
+  const std::string& name = holder.name;
+  if (!name.starts_with(kProcess)) return true;  // it has just started
+  if (!name.ends_with(host_text())) return false;
   int process = 0;
-  std::from_chars(holder.data() + kProcess.size(), holder.data() + holder.size(), process);
-  return process > 0 && (::kill(process, 0) == 0 || errno == EPERM);
+  std::from_chars(name.data() + kProcess.size(), name.data() + name.size(), process);
+  if (process <= 0 || (::kill(process, 0) != 0 && errno != EPERM)) return false;
+  // In a restarted container, another process often has this PID: perhaps this one.
+  return holder.start.empty() || holder.start == start_of(process);
 }
 
 void write_holder(int fd) {
-  const std::string text = fmt::format("process {}{}", ::getpid(), host_text());
-  // A failure affects only messages.
+  const std::string text =
+      fmt::format("process {}{}\n{}", ::getpid(), host_text(), start_of(::getpid()));
+  // A failure affects only messages and the wait for a lost holder.
   if (::ftruncate(fd, 0) == 0) {
     [[maybe_unused]] const auto written = ::pwrite(fd, text.data(), text.size(), 0);
   }
@@ -95,7 +125,7 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
   if (file && take_lock(file.get()) == EWOULDBLOCK) {
     fail(ErrorKind::usage,
          "'{}' is held by {}, a job of user {}: wait for it, stop it, or name another folder", path,
-         read_holder(file.get()), status.st_uid);
+         read_holder(file.get()).name, status.st_uid);
   }
   const std::string folder = path.substr(0, path.rfind('/'));
   fail(ErrorKind::usage,
@@ -142,17 +172,17 @@ bool leads_to(const std::string& path, int fd) {
 }
 
 // Throws if the holder is alive, or if the wait for a dead holder's lock is_over.
-void refuse_holder(const std::string& run_dir, const std::string& path, const std::string& holder,
+void refuse_holder(const std::string& run_dir, const std::string& path, const Holder& holder,
                    bool is_over) {
   if (is_alive(holder)) {
     fail(ErrorKind::usage,
          "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir,
-         holder);
+         holder.name);
   }
   if (is_over) {
     throw base::StorageError(
         fmt::format("'{}' has been locked by {} for {} s; end that process, or restart its host",
-                    path, holder, kLeasePatience.count()));
+                    path, holder.name, kLeasePatience.count()));
   }
 }
 
@@ -168,13 +198,13 @@ base::Descriptor locked_file(const std::string& run_dir, const std::string& path
     for (; reason == EWOULDBLOCK; reason = take_lock(file.get())) {
       const auto waited = base::Clock::now() - start;
       if (waited >= patience) {
-        const std::string holder = read_holder(file.get());
+        const Holder holder = read_holder(file.get());
         refuse_holder(run_dir, path, holder, waited >= kLeasePatience);
         if (!std::exchange(has_warned, true)) {
           base::log_warning(
               "'{}' is locked by {}, which has ended or is on another host; waiting "
               "up to {} s",
-              path, holder, kLeasePatience.count());
+              path, holder.name, kLeasePatience.count());
         }
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -207,7 +237,7 @@ std::optional<bool> is_run_held(const std::string& run_dir) {
   if (::flock(file.get(), LOCK_SH | LOCK_NB) != 0) {
     return errno == EWOULDBLOCK ? std::optional(true) : std::nullopt;
   }
-  return read_holder(file.get()).ends_with(host_text()) ? std::optional(false) : std::nullopt;
+  return read_holder(file.get()).name.ends_with(host_text()) ? std::optional(false) : std::nullopt;
 }
 
 RunLock::~RunLock() {

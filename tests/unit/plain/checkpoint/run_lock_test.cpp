@@ -1,6 +1,8 @@
 #include "dtrain/checkpoint/store/run_lock.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +95,35 @@ TEST_CASE("A lock ends with its holder, and the file names the next one") {
     message_of(ErrorKind::usage, [&] { RunLock(folder.path(""), std::chrono::milliseconds(0)); });
   }
   CHECK_NOTHROW(RunLock(folder.path(""), std::chrono::milliseconds(0)));
+}
+
+TEST_CASE("A process that reuses the holder's PID does not hold the lock") {
+  const TempFolder folder;
+  const std::string path = folder.path("lock");
+  std::string holder;
+  {
+    const RunLock mine(folder.path(""));
+    holder = folder.read("lock");
+  }
+  const auto wait_for_lock_of = [&](const std::string& text) {
+    folder.write("lock", text);
+    base::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    REQUIRE(::flock(file.get(), LOCK_EX) == 0);
+    std::thread releaser([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      file = base::Descriptor();
+    });
+    bool is_refused = false;
+    try {
+      const RunLock next(folder.path(""), std::chrono::milliseconds(0));
+    } catch (const base::Error&) {
+      is_refused = true;
+    }
+    releaser.join();
+    return !is_refused;
+  };
+  CHECK_FALSE(wait_for_lock_of(holder));
+  CHECK(wait_for_lock_of(holder + "0"));  // the same PID, started later
 }
 
 TEST_CASE("A link, a FIFO or another user's file is rejected and left unchanged") {
