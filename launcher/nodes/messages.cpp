@@ -41,7 +41,9 @@ class Decoder {
     value = std::bit_cast<double>(reader_.number());
     is_good_ = is_good_ && value >= 0.0 && value <= 1e6;
   }
-  void text(std::string& value) { value = dtrain::base::printable(reader_.text()); }
+  void text(std::string& value) {
+    value = dtrain::base::printable(reader_.text(), kMostNodeMessageBytes);
+  }
   template <typename Item, typename Field>
   void list(std::vector<Item>& items, std::int64_t low, std::int64_t high, Field field) {
     std::int64_t count = 0;

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
@@ -179,6 +180,14 @@ TEST_CASE("a node whose ranks run is lost when it is silent") {
   REQUIRE(events.size() == 1);
   CHECK(events.front().node == 1);
   CHECK(events.front().loss == NodeLoss::silent);
+}
+
+TEST_CASE("A restart order keeps the committed steps of many runs") {
+  std::string committed;
+  for (int run = 0; run < 1000; ++run) committed += fmt::format("0123456789abcdef:{} ", run);
+  const auto order = decode_restart(encode(RestartOrder{.committed = committed}));
+  REQUIRE(order);
+  CHECK(order->committed == committed);
 }
 
 TEST_CASE("what belongs to an earlier attempt is left out, but for a request to stop") {
