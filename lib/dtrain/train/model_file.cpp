@@ -124,19 +124,24 @@ std::shared_ptr<const data::Tokenizer> unnamed_tokenizer(const WeightFile& file,
       file.path(), vocab, kByteVocabulary);
 }
 
-// Returns whether a tokenizer.json lies in the folder of the weights; warns if it is another one than
-// that of the data.
+// Returns whether a tokenizer lies in the folder of the weights; warns if it is another one than
+// that of the data. A folder may hold one tokenizer as tokenizer.model and as tokenizer.json: the
+// former counts only for data of its kind.
 bool has_tokenizer_beside(const ModelAndData& used) {
-  constexpr auto kKind = data::TokenizerKind::hugging_face;
+  constexpr auto kSentencePiece = data::TokenizerKind::sentencepiece;
   const std::string folder =
       base::is_folder(used.weights) ? used.weights : base::parent_folder(used.weights);
-  const auto beside = data::tokenizer_in(folder, kKind);
+  std::optional<data::StoredTokenizer> beside;
+  if (data::kind_of_identity(used.tokenizer) == kSentencePiece) {
+    beside = data::tokenizer_in(folder, kSentencePiece);
+  }
+  if (!beside) beside = data::tokenizer_in(folder, data::TokenizerKind::hugging_face);
   if (!beside) return false;
-  if (const std::string own = data::identity_of(kKind, beside->model); own != used.tokenizer) {
+  if (const std::string own = data::identity_of(*beside); own != used.tokenizer) {
     base::log_warning(
         "{}: '{}' is {}, but {} has tokens of {}; prepare the data with dtrain data prepare "
         "--tokenizer {}",
-        used.flag, beside->path, own, used.data, used.tokenizer, folder);
+        used.flag, beside->path, own, used.data, used.tokenizer, beside->path);
   }
   return true;
 }
@@ -204,13 +209,14 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file
                                                           std::int64_t vocab) {
   const auto found = file.metadata().find(kTokenizerKey);
   if (found == file.metadata().end()) return unnamed_tokenizer(file, vocab);
-  auto stored = data::tokenizer_near(file.path());
+  const data::TokenizerKind kind = data::kind_of_identity(found->second);
+  auto stored = data::tokenizer_near(file.path(), kind);
   if (!stored) {
-    base::fail(ErrorKind::checkpoint,
-               "model file '{}' was trained with the tokenizer {}, and neither tokenizer.model nor "
-               "tokenizer.json is beside it or in the folder above; copy it there from the run's "
-               "folder",
-               file.path(), found->second);
+    base::fail(
+        ErrorKind::checkpoint,
+        "model file '{}' was trained with the tokenizer {}, and no {} is beside it or in the "
+        "folder above; copy it there from the run's folder",
+        file.path(), found->second, data::tokenizer_file_name(kind));
   }
   const std::string identity = data::identity_of(*stored);
   if (identity != found->second) {

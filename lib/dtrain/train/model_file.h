@@ -57,8 +57,8 @@ using checkpoint::store::kModelKey;
                                     const model::Model& model, std::string_view family);
 
 /// Returns the tokenizer of a model file with this vocabulary: the byte tokenizer, or the tokenizer
-/// in the file's folder or the run folder above it. For a file that names no tokenizer, only a
-/// tokenizer.json in the file's folder counts.
+/// of the kind that the file names, in the file's folder or the run folder above it. For a file
+/// that names no tokenizer, only a tokenizer.json in the file's folder counts.
 ///
 /// Throws: Error{checkpoint} naming the file if its tokenizer is missing, different or unknown.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
@@ -84,8 +84,8 @@ struct ModelAndData {
 /// Compares the tokenizers of model and data; equal shapes do not imply equal tokenizers. Returns the
 /// message of an Error{data} with both identities if the model records another tokenizer than the
 /// data's; a model of 256 tokens that has no tokenizer has byte tokens. Empty if they agree or one is
-/// unknown. If the model records none, and another tokenizer.json lies in its folder, warns with both
-/// identities.
+/// unknown. If the model records none, and another tokenizer lies in its folder, warns with both
+/// identities: a tokenizer.json or, if the data is of SentencePiece, first a tokenizer.model.
 ///
 /// Throws: Error{checkpoint} or Error{usage} naming a file that cannot be read.
 [[nodiscard]] std::string check_tokenizer_of_data(const ModelAndData& used);

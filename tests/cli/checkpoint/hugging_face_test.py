@@ -351,6 +351,8 @@ class Training(HuggingFace):
             config = json.loads(files.pop("config.json"))
             self.assertEqual({key: config[key] for key in ids}, ids)
             self.assertEqual(files, kept)
+        # It names tokenizer.json, not the tokenizer.model beside it.
+        run(DTRAIN, "generate", "--prompt", "In", "--max-tokens", 1, "--from", self.exported(self.folder / "first"))
 
         files = self.files_beside_weights("bytes")
         self.assertEqual(files.keys(), {"config.json", "generation_config.json"})
@@ -358,6 +360,13 @@ class Training(HuggingFace):
             self.assertEqual({key: json.loads(text)[key] for key in ids}, dict.fromkeys(ids))
         self.train("second", "--init-from", FIXTURES / "llama", "--overwrite")
         self.assertEqual(self.files_beside_weights("second").keys(), {"config.json", "generation_config.json"})
+
+    def test_data_of_the_folders_tokenizer_model_brings_no_warning(self):
+        source = self.folder_with_tokenizer()
+        model = source / "tokenizer.model"
+        run(DTRAIN, "data", "tokenizer", "train", self.text(), "--vocab-size", 300, "--output", model)
+        result = run(DTRAIN, "evaluate", "--data", self.prepared(model), "--seq-len", 16, "--eval-sequences", 8, "--from", source)
+        self.assertNotIn("xxh3", result.stderr)
 
     def test_generate_and_evaluate_read_a_folder(self):
         text = self.text()

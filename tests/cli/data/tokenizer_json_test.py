@@ -138,6 +138,7 @@ class Runs(TokenizerJson):
     def generates_text(self):
         written = self.dtrain("generate", "--from", "run", "--prompt", "In the", "--max-tokens", 40, "--seed", 3).stdout
         self.assertTrue(written.startswith("In the"))
+        self.write("tokenizer.model", "pieces")
         self.dtrain("checkpoint", "export", "run", "exported.safetensors")
         self.assertEqual((self.folder / "tokenizer.json").read_bytes(), (self.folder / "run" / "tokenizer.json").read_bytes())
         again = self.dtrain("generate", "--from", "exported.safetensors", "--prompt", "In the", "--max-tokens", 40, "--seed", 3).stdout

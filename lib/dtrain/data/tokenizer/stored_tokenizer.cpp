@@ -33,6 +33,16 @@ std::string end_token_in(const fs::path& config) {
   return token.is_string() ? token.get<std::string>() : std::string();
 }
 
+// Returns what `find` finds in the folder of the weights, otherwise in the folder above.
+template <typename Find>
+std::optional<StoredTokenizer> find_near(const std::string& weights, Find find) {
+  const bool is_checkpoint = base::is_folder(weights);
+  const fs::path path = is_checkpoint ? base::resolved_path(weights) : fs::absolute(weights);
+  const fs::path folder = path.parent_path();
+  std::optional<StoredTokenizer> found = find(folder.string());
+  return found ? found : find(folder.parent_path().string());
+}
+
 }  // namespace
 
 std::string identity_of(const StoredTokenizer& tokenizer) {
@@ -73,11 +83,11 @@ std::optional<StoredTokenizer> tokenizer_in(const std::string& folder) {
 }
 
 std::optional<StoredTokenizer> tokenizer_near(const std::string& weights) {
-  const bool is_checkpoint = base::is_folder(weights);
-  const fs::path path = is_checkpoint ? base::resolved_path(weights) : fs::absolute(weights);
-  const fs::path folder = path.parent_path();
-  auto found = tokenizer_in(folder.string());
-  return found ? found : tokenizer_in(folder.parent_path().string());
+  return find_near(weights, [](const std::string& folder) { return tokenizer_in(folder); });
+}
+
+std::optional<StoredTokenizer> tokenizer_near(const std::string& weights, TokenizerKind kind) {
+  return find_near(weights, [&](const std::string& folder) { return tokenizer_in(folder, kind); });
 }
 
 }  // namespace dtrain::data

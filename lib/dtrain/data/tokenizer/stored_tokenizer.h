@@ -47,5 +47,8 @@ struct StoredTokenizer {
 ///
 /// Throws: as tokenizer_in; StorageError if the storage does not respond.
 [[nodiscard]] std::optional<StoredTokenizer> tokenizer_near(const std::string& weights);
+/// The same for one kind, sentencepiece or hugging_face.
+[[nodiscard]] std::optional<StoredTokenizer> tokenizer_near(const std::string& weights,
+                                                            TokenizerKind kind);
 
 }  // namespace dtrain::data

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -19,6 +20,10 @@ namespace dtrain::data {
 namespace {
 
 constexpr std::int64_t kNumBytes = 256;
+
+// The first words of fingerprints, by TokenizerKind.
+constexpr std::array<std::string_view, 4> kKindNames{"unknown", "bytes", "sentencepiece",
+                                                     "tokenizer.json"};
 
 class ByteEncoder final : public Encoder {
  public:
@@ -145,18 +150,24 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
 }
 
 std::string identity_of(TokenizerKind kind, std::string_view model) {
+  std::string name(kKindNames[static_cast<std::size_t>(kind)]);
   switch (kind) {
-    case TokenizerKind::bytes:
-      return "bytes";
     case TokenizerKind::sentencepiece:
-      return "sentencepiece xxh3 " + base::checksum_text(base::checksum_of(model));
+      return name + " xxh3 " + base::checksum_text(base::checksum_of(model));
     case TokenizerKind::hugging_face:
-      return "tokenizer.json xxh3 " +
+      return name + " xxh3 " +
              base::checksum_text(base::checksum_of(split_document_end(model).content));
+    case TokenizerKind::bytes:
     case TokenizerKind::unknown:
       break;
   }
-  return "unknown";
+  return name;
+}
+
+TokenizerKind kind_of_identity(std::string_view identity) {
+  const auto* const found = std::ranges::find(kKindNames, identity.substr(0, identity.find(' ')));
+  return found == kKindNames.end() ? TokenizerKind::unknown
+                                   : static_cast<TokenizerKind>(found - kKindNames.begin());
 }
 
 std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text,

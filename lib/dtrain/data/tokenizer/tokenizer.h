@@ -95,6 +95,9 @@ class Tokenizer {
 /// "bytes" or "unknown". The token at the end of documents is no part of it.
 [[nodiscard]] std::string identity_of(TokenizerKind kind, std::string_view model);
 
+/// Returns the kind of the tokenizer with this fingerprint; unknown for any other text.
+[[nodiscard]] TokenizerKind kind_of_identity(std::string_view identity);
+
 /// Encodes a prompt; an empty prompt becomes the token that precedes a document.
 ///
 /// name:   the prompt's name in messages.

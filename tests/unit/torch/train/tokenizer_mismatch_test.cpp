@@ -68,5 +68,17 @@ TEST_CASE("A tokenizer.json beside a model that records none excludes no data") 
   }
 }
 
+TEST_CASE("A tokenizer.model beside a model that records none excludes no SentencePiece data") {
+  const TempFolder folder;
+  const std::string path = write_model(folder, {});
+  (void)folder.write("tokenizer.model", "pieces");
+  for (const char* model : {"pieces", "other pieces"}) {
+    const std::string tokenizer = data::identity_of(TokenizerKind::sentencepiece, model);
+    CHECK(mismatch(path, 256, tokenizer).empty());
+  }
+  CHECK(mismatch(path, 256, kBytes).empty());
+  CHECK_THAT(mismatch(path, 256, kOwnIdentity), Names("--from", path, "bytes", kOwnIdentity));
+}
+
 }  // namespace
 }  // namespace dtrain::train::tokenizer_mismatch_test

@@ -404,5 +404,24 @@ TEST_CASE("A tokenizer.json is kept unchanged, beside the token that ends docume
              Names(wrong.path, "tokenizer_config.json", "eos_token", "<no>"));
 }
 
+TEST_CASE("A tokenizer is found by its kind, or a SentencePiece model before a tokenizer.json") {
+  const dtrain::testing::TempFolder folder;
+  folder.write("run/tokenizer.model", "pieces");
+  folder.write("run/tokenizer.json", "{}");
+  const std::string weights = folder.write("run/final/model.safetensors", "weights");
+  CHECK(tokenizer_near(weights)->model == "pieces");
+  CHECK(tokenizer_near(weights, TokenizerKind::sentencepiece)->model == "pieces");
+  CHECK(tokenizer_near(weights, TokenizerKind::hugging_face)->model == "{}");
+}
+
+TEST_CASE("A fingerprint tells its tokenizer's kind") {
+  for (const auto kind : {TokenizerKind::unknown, TokenizerKind::bytes,
+                          TokenizerKind::sentencepiece, TokenizerKind::hugging_face}) {
+    CHECK(kind_of_identity(identity_of(kind, "{}")) == kind);
+  }
+  CHECK(kind_of_identity("other xxh3 0123456789abcdef") == TokenizerKind::unknown);
+  CHECK(kind_of_identity("") == TokenizerKind::unknown);
+}
+
 }  // namespace
 }  // namespace dtrain::data::hugging_face_test
