@@ -6,7 +6,7 @@ import struct
 import unittest
 import zipfile
 
-from dtrain_harness import CHECKPOINT, DTRAIN, PYTHON, FolderTest, launched, make_folder, run
+from dtrain_harness import CHECKPOINT, DTRAIN, PYTHON, SOURCE, FolderTest, launched, make_folder, run
 from messages import assert_error, assert_names
 from safetensors_file import read_model, write_model
 
@@ -146,6 +146,19 @@ class ForeignWeights(FolderTest):
 
     def test_lightnings_checkpoint_of_views_of_shared_storage(self):
         self.assert_same("lightning.ckpt", "'state_dict'", "'model.'")
+
+    def test_a_transformer_in_a_wrapper_is_told_from_the_file_of_a_checkpoint(self):
+        for name in ("qwen2", "gpt2"):  # a checkpoint has transposed matrices of a GPT-2
+            source = shutil.copytree(SOURCE / "tests" / "hf" / name, self.folder / name)
+            file = source / "model.safetensors"
+            tensors, _ = read_model(file)
+            write_model(file, {f"model.{key}": tensor for key, tensor in tensors.items()})
+            for kind in ("wrapped", "saved"):
+                imported, exported = self.folder / f"{name}-{kind}", self.folder / f"{name}-{kind}.safetensors"
+                tool("import", source, imported)
+                tool("export", imported, exported)
+                self.assertEqual(read_model(exported)[0], tensors)
+                shutil.copy(imported / "model-00001-of-00001.safetensors", file)
 
     def test_tensors_beside_the_weights_are_named(self):
         self.assert_same("beside.ckpt", "'state_dict'", "loss", "decoder", "average")

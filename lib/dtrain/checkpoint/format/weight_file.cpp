@@ -45,8 +45,7 @@ std::vector<config::HuggingFaceModule> hugging_face_modules() {
   return modules;
 }
 
-// True if the name's prefix is that of a module. In checkpoints "model." is kWeightPrefix, before
-// names that no module named so has.
+// True if the name's prefix is that of a module.
 bool is_in_module(std::string_view name) {
   return std::ranges::any_of(hugging_face_modules(), [&](const config::HuggingFaceModule& module) {
     return module.holds(name);
@@ -277,20 +276,8 @@ void WeightFile::refuse_equal_names(std::span<const std::string> original) const
   }
 }
 
-bool WeightFile::has_storage_shapes() const noexcept {
-  const auto is_of_checkpoint = [](const TensorView& tensor) {
-    return tensor.name.starts_with(kWeightPrefix);
-  };
-  const auto is_of_hugging_face = [](const TensorView& tensor) {
-    return is_in_module(tensor.name);
-  };
-  // Modules that hold the model as `model` have such names too, but also 3-dim tensors.
-  return std::ranges::any_of(tensors_, is_of_checkpoint) &&
-         std::ranges::none_of(tensors_, is_of_hugging_face) &&
-         std::ranges::all_of(tensors_, [&](const TensorView& tensor) {
-           return !is_of_checkpoint(tensor) || tensor.shape.size() <= 2;
-         });
-}
+// Names and shapes do not tell: wrappers that hold a model as `model` have such names, too.
+bool WeightFile::has_storage_shapes() const noexcept { return metadata_.contains(kShapesKey); }
 
 void WeightFile::explain_errors(const std::function<void()>& read) const {
   try {

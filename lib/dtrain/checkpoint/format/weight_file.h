@@ -16,10 +16,13 @@ namespace dtrain::checkpoint::format {
 /// The prefix of parameter names in checkpoints.
 inline constexpr const char* kWeightPrefix = "model.";
 
+/// Metadata key of a checkpoint's data files: the shapes of the global tensors as JSON.
+inline constexpr const char* kShapesKey = "dtrain.shapes";
+
 /// A memory-mapped file of weights: safetensors, torch.save, or a shard index of either. Name
 /// prefixes of wrappers such as torch.compile and DataParallel are dropped, and so is a prefix
-/// common to all tensor names, except a module of Hugging Face's files (config::HuggingFaceModule),
-/// which is added to the names of a file that holds it alone.
+/// common to all tensor names, except that of a checkpoint's file and a module of Hugging Face's
+/// files (config::HuggingFaceModule), which is added to the names of a file that holds it alone.
 ///
 /// Throws:  open(): Error{checkpoint} naming the file, its content and what to give or save
 ///          instead: as SafetensorsFile and read_torch_file; also for a missing shard or a
@@ -44,8 +47,8 @@ class WeightFile {
   ///         otherwise the exception of `read`, with the notes.
   void explain_errors(const std::function<void()>& read) const;
 
-  /// Returns whether the tensors have the names and shapes of checkpoints (model.NAME, one row per
-  /// neuron) instead of those of the reference implementation.
+  /// Returns whether this is a file of a checkpoint: its tensors have the names and shapes of
+  /// checkpoints (model.NAME, one row per neuron) instead of those of the reference implementation.
   [[nodiscard]] bool has_storage_shapes() const noexcept;
 
   /// The total size of all shards.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/base/checksum.h"
+#include "dtrain/checkpoint/format/weight_file.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -50,7 +51,7 @@ format::Metadata metadata_of(const Pieces& pieces) {
   return {{"format", "pt"},
           {"DCP_VERSION", "1.0"},
           {"DCP_SHARDING_INFO", offsets.dump()},
-          {"dtrain.shapes", shapes.dump()}};
+          {format::kShapesKey, shapes.dump()}};
 }
 
 format::FileInfo write_file(base::FileSystem& files, const std::string& folder, std::string name,

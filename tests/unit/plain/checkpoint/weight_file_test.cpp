@@ -13,19 +13,22 @@ namespace {
 using testing::TempFolder;
 using Names = std::set<std::string>;
 
+// The metadata of a checkpoint's file.
+const Metadata kOfCheckpoint{{kShapesKey, "{}"}};
+
 struct Read {
   Names names = {};
   bool has_storage_shapes = false;
 };
 
 // Writes tensors of one element under these names and reads them.
-Read read(const Names& names) {
+Read read(const Names& names, const Metadata& metadata = {}) {
   const std::vector<std::byte> bytes(sizeof(float));
   std::vector<TensorView> tensors;
   for (const std::string& name : names) {
     tensors.push_back({.name = name, .dtype = Dtype::f32, .shape = {1}, .bytes = bytes});
   }
-  std::string content = plan_safetensors(tensors, {}).header;
+  std::string content = plan_safetensors(tensors, metadata).header;
   content.append(names.size() * bytes.size(), '\0');
   const TempFolder folder;
   const WeightFile file = WeightFile::open(folder.write("model.safetensors", content));
@@ -80,24 +83,28 @@ TEST_CASE("The module 'transformer' of GPT-2's files stays in the names, or is a
   Names untied = names;
   untied.insert("lm_head.weight");
   CHECK(read(with_prefix(wrapper, untied)).names == untied);
-  const Read saved = read(with_prefix("model.", names));
-  CHECK(saved.names == with_prefix("model.", names));
-  CHECK(saved.has_storage_shapes);
 }
 
-TEST_CASE("Names of a Llama's checkpoint have storage shapes") {
-  const Names names = with_prefix("model.", kTied);
-  const Read found = read(names);
-  CHECK(found.names == names);
-  CHECK(found.has_storage_shapes);
+TEST_CASE("Names lose the common prefix of a wrapper, whose attribute may be 'model'") {
+  const Names untied{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
+  const Names gpt2{"transformer.wte.weight", "transformer.ln_f.weight"};
+  for (const Names& names : {kTied, untied, gpt2, Names{"embed.weight", "encoder"}}) {
+    for (const char* wrapper : {"net.", "model."}) {
+      const Read found = read(with_prefix(wrapper, names));
+      CHECK(found.names == names);
+      CHECK_FALSE(found.has_storage_shapes);
+    }
+  }
 }
 
-TEST_CASE("Other names lose their common prefix, or are those of a checkpoint") {
-  const Names names{"embed.weight", "encoder"};
-  CHECK(read(with_prefix("net.", names)).names == names);
-  const Read found = read(with_prefix("model.", names));
-  CHECK(found.names == with_prefix("model.", names));
-  CHECK(found.has_storage_shapes);
+TEST_CASE("Names of a checkpoint's file keep their prefix") {
+  const Names gpt2{"transformer.wte.weight", "transformer.ln_f.weight"};
+  for (const Names& inner : {kTied, gpt2, Names{"embed.weight", "encoder"}}) {
+    const Names names = with_prefix("model.", inner);
+    const Read found = read(names, kOfCheckpoint);
+    CHECK(found.names == names);
+    CHECK(found.has_storage_shapes);
+  }
 }
 
 }  // namespace
