@@ -95,6 +95,14 @@ class Verify(FolderTest):
         self.assertEqual(result.stderr.count("\n"), 1)
         self.assertIn("'inputs' holds token 300 at row 0, position 0", result.stderr)
 
+    def test_a_trajectory_with_a_shorter_text_is_rejected(self):
+        size = 30000
+        trajectory = pathlib.Path(shutil.copy(GOLDEN / "trajectory.json", self.folder))
+        outside = next(offset for offset in json.loads(trajectory.read_text())["offsets"][0] if offset > size)
+        text = self.write("text.bin", (GOLDEN / "text.bin").read_bytes()[:size])
+        result = self.verify(GOLDEN / "three_heads.safetensors", "--trajectory", trajectory, "--name", "three_heads", status=3)
+        assert_names(result.stderr, trajectory, outside, size, text)
+
     def test_an_invalid_fixture_is_rejected_in_one_line(self):
         for path, status in ((self.folder / "missing.safetensors", 6), (GOLDEN / "text.bin", 6)):
             result = self.verify(path, status=status)

@@ -173,6 +173,24 @@ std::map<std::string, double> read_noise(const std::string& path) {
   }
 }
 
+// Throws as rows_at.
+void check_rows(const data::TokenFile& text, const std::vector<std::int64_t>& offsets,
+                std::int64_t length, const std::string& path) {
+  if (offsets.empty() || length < 1) {
+    base::fail(base::ErrorKind::data,
+               "{}: has a batch of {} sequences of {} tokens, but at least 1 is expected of each; "
+               "check --trajectory",
+               path, offsets.size(), length);
+  }
+  for (const std::int64_t offset : offsets) {
+    if (offset >= 0 && offset < text.size() - length) continue;
+    base::fail(base::ErrorKind::data,
+               "{}: its sequence of {} tokens at offset {}, with the token after it, is not within "
+               "the {} tokens of '{}'; give the text of this trajectory",
+               path, length, offset, text.size(), text.path());
+  }
+}
+
 Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
                             const std::string& name) {
   const auto& run = json.at("runs").at(name);
@@ -184,8 +202,8 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
   trajectory.train.grad_clip = json.at("clip").is_null() ? 0.0 : json.at("clip").get<double>();
   trajectory.train.steps = json.at("steps").get<std::int64_t>();
   for (const auto& offsets : json.at("offsets")) {
-    trajectory.steps.push_back(
-        rows_at(text, offsets.get<std::vector<std::int64_t>>(), json.at("T").get<std::int64_t>()));
+    trajectory.steps.push_back(rows_at(text, offsets.get<std::vector<std::int64_t>>(),
+                                       json.at("T").get<std::int64_t>(), path));
   }
   trajectory.loss = run.at("loss").get<std::vector<double>>();
   trajectory.loss_fp64 = run.at("loss_fp64").get<std::vector<double>>();
@@ -202,7 +220,7 @@ Trajectory parse_trajectory(const nlohmann::json& json, const std::string& path,
   }
   const auto& final_eval = run.at("final_eval");
   trajectory.final_batch = rows_at(text, final_eval.at("offsets").get<std::vector<std::int64_t>>(),
-                                   final_eval.at("T").get<std::int64_t>());
+                                   final_eval.at("T").get<std::int64_t>(), path);
   trajectory.final_loss = final_eval.at("loss").get<double>();
   for (const auto& [what, difference] : run.at("max_abs_loss_diff_vs_fp32").items()) {
     trajectory.noise = std::max(trajectory.noise, difference.get<double>());
@@ -223,7 +241,8 @@ config::TrainConfig adamw_of(const nlohmann::json& json) {
 }
 
 TokenRows rows_at(const data::TokenFile& text, const std::vector<std::int64_t>& offsets,
-                  std::int64_t length) {
+                  std::int64_t length, const std::string& path) {
+  check_rows(text, offsets, length, path);
   const auto rows = static_cast<std::int64_t>(offsets.size());
   const auto options = at::TensorOptions().dtype(at::kLong);
   TokenRows result{at::empty({rows, length}, options), at::empty({rows, length}, options)};

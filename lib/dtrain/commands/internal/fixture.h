@@ -82,8 +82,11 @@ struct Trajectory {
 
 /// Returns rows of `length` tokens of a text and their successors, from each offset on.
 ///
-/// Throws: Error{data} if an offset is outside the text.
+/// path:   the trajectory's file, for messages.
+/// Throws: Error{data} naming both files if a row is outside the text, or if there is no row or
+///         token.
 [[nodiscard]] TokenRows rows_at(const data::TokenFile& text,
-                                const std::vector<std::int64_t>& offsets, std::int64_t length);
+                                const std::vector<std::int64_t>& offsets, std::int64_t length,
+                                const std::string& path);
 
 }  // namespace dtrain::commands

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "dtrain/base/error.h"
@@ -34,6 +35,24 @@ at::Tensor tensor_in(const WeightFile& file, const std::string& name,
   return checkpoint::to_tensor(*found);
 }
 
+WeightFile weights_in(const std::string& folder) {
+  const std::string file = checkpoint::store::model_file_in(folder);
+  if (file.empty()) checkpoint::store::refuse_missing_weights(folder);
+  return WeightFile::open(file);
+}
+
+void check_greedy_tokens(const GreedyTokens& greedy, const config::VerifyConfig& verify,
+                         std::int64_t vocab) {
+  const auto is_outside = [&](std::int64_t token) { return token < 0 || token >= vocab; };
+  const auto stray = std::ranges::find_if(greedy.all, is_outside);
+  if (stray == greedy.all.end()) return;
+  base::fail(base::ErrorKind::data,
+             "{}: greedy_after_training of model '{}' holds token {} at position {}, but the "
+             "vocabulary of {} is 0 to {}; check --trajectory and --name",
+             verify.trajectory, verify.name, *stray, stray - greedy.all.begin(),
+             verify.hugging_face, vocab - 1);
+}
+
 Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
                  const config::ModelConfig& model) {
   const auto& run = json.at("models").at(verify.name);
@@ -42,7 +61,8 @@ Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
   Trajectory trajectory;
   trajectory.clips_as_pytorch = true;
   for (const auto& offsets : run.at("offsets")) {
-    trajectory.steps.push_back(rows_at(text, offsets.get<std::vector<std::int64_t>>(), length));
+    trajectory.steps.push_back(
+        rows_at(text, offsets.get<std::vector<std::int64_t>>(), length, verify.trajectory));
   }
   if (trajectory.steps.empty()) {
     base::fail(base::ErrorKind::data, "{}: model '{}' has no steps; check --trajectory",
@@ -57,6 +77,7 @@ Trajectory parse(const nlohmann::json& json, const config::VerifyConfig& verify,
   trajectory.greedy =
       GreedyTokens{.prompt = run.at("greedy_prompt").get<std::vector<std::int64_t>>(),
                    .all = run.at("greedy_after_training").get<std::vector<std::int64_t>>()};
+  check_greedy_tokens(*trajectory.greedy, verify, model.vocab);
   for (const auto* values : {&trajectory.loss, &trajectory.loss_fp64, &trajectory.grad_norm_fp64}) {
     if (values->size() == trajectory.steps.size()) continue;
     base::fail(base::ErrorKind::data,
@@ -90,7 +111,7 @@ HuggingFaceFixture read_hugging_face_fixture(const config::VerifyConfig& verify)
   });
   fixture.batch = read_in.trajectory.steps.front();
   fixture.loss = read_in.trajectory.loss.front();
-  const auto weights = WeightFile::open(checkpoint::store::model_file_in(verify.hugging_face));
+  const WeightFile weights = weights_in(verify.hugging_face);
   const auto expected = WeightFile::open(verify.expected);
   const std::vector<std::int64_t> batch = fixture.batch.inputs.sizes().vec();
   const auto model = model::make_model(fixture.model, batch[1]);

@@ -21,8 +21,9 @@ struct HuggingFaceFixture {
 
 /// Reads verify.hugging_face with its expected results.
 ///
-/// Throws: Error{checkpoint} and Error{data} naming the file and the entry that is missing, or has
-///         another shape than the model needs.
+/// Throws: Error{checkpoint} and Error{data} naming the file and the entry that is missing, has
+///         another shape than the model needs, or a value outside the text or the vocabulary;
+///         Error{checkpoint} naming the folder if it has no weights.
 [[nodiscard]] HuggingFaceFixture read_hugging_face_fixture(const config::VerifyConfig& verify);
 
 }  // namespace dtrain::commands
