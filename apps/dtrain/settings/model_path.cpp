@@ -188,9 +188,7 @@ std::string model_path(const std::string& from) {
         "--from {}: it is a file of a checkpoint, not a model file; give the checkpoint: --from {}",
         from, fs::path(from).parent_path().string());
   }
-  const bool is_checkpoint =
-      path_exists(folder / store::kManifestName) || store::step_of(folder.filename().string());
-  if (is_checkpoint) return from;
+  if (store::is_checkpoint(from)) return from;
   if (const std::string inside = store::model_file_in(from); !inside.empty()) return inside;
   const bool has_models =
       store::has_checkpoints_folder(from) || path_exists(store::final_model(from));

@@ -199,6 +199,17 @@ class ForeignWeights(FolderTest):
         result = run(DTRAIN, "generate", "--from", self.files / "shards", "--from-layers", LEVELS, "--max-tokens", 1)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)  # the memory
 
+    def test_a_folder_named_like_a_checkpoint_holds_a_model(self):
+        folder = shutil.copytree(self.files / "shards", self.folder / "step-1000")
+        run(DTRAIN, "generate", "--from", folder, "--from-layers", LEVELS, "--max-tokens", 1)
+        text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+        run(DTRAIN, "train", *SIZES, "--data", text, "--seq-len", 16, "--microbatch", 2, "--steps", 1, "--threads", 1,
+            "--init-from", folder, "--run-dir", self.folder / "step-5")
+        run(DTRAIN, "generate", "--from", self.folder / "step-5", "--max-tokens", 1)
+        (folder / "model.safetensors.index.json").unlink()
+        result = run(DTRAIN, "generate", "--from", folder, "--max-tokens", 1, status=CHECKPOINT)
+        assert_names(result.stderr, folder / "manifest.json")
+
     def test_an_index_of_shards_needs_them_all(self):
         shards = shutil.copytree(self.files / "shards", self.folder / "shards")
         index = shards / "model.safetensors.index.json"

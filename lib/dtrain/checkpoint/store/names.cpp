@@ -36,12 +36,6 @@ fs::path full_path(const std::string& path) {
   return full.has_filename() ? full : full.parent_path();
 }
 
-// The name counts too: a checkpoint without its manifest must be reported as damaged.
-bool is_checkpoint(const std::string& path) {
-  return path_exists(fs::path(path) / kManifestName) ||
-         step_of(full_path(path).filename().string());
-}
-
 void require_folder(const std::string& path) {
   if (base::is_folder(path)) {
     if (::access(path.c_str(), X_OK) == 0) return;
@@ -62,6 +56,12 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   const auto step = base::number_in<std::int64_t>(name.substr(kPrefix.size()));
   // Rejects other spellings of the number: signs and leading zeros.
   return step && *step >= 0 && checkpoint_name(*step) == name ? step : std::nullopt;
+}
+
+bool is_checkpoint(const std::string& path) {
+  if (path_exists(fs::path(path) / kManifestName)) return true;
+  return step_of(full_path(path).filename().string()) &&
+         !path_exists(fs::path(path) / "config.json") && model_file_in(path).empty();
 }
 
 std::string new_start_id() {

@@ -20,6 +20,13 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// The inverse of checkpoint_name: 12 for "step-12"; empty for any other name.
 [[nodiscard]] std::optional<std::int64_t> step_of(std::string_view name);
 
+/// Returns whether a folder is a checkpoint. It has a manifest; or it has the name of a checkpoint,
+/// which is damaged then, but neither a config.json, as runs and Hugging Face's models have, nor a
+/// model file.
+///
+/// Throws: as model_file_in.
+[[nodiscard]] bool is_checkpoint(const std::string& path);
+
 /// Returns a unique ID for a start of the program: the time in hexadecimal nanoseconds and the
 /// process ID, as in "18ea4b45c0de1234-77".
 [[nodiscard]] std::string new_start_id();

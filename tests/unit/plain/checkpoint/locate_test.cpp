@@ -36,10 +36,27 @@ TEST_CASE("A run folder resolves to its checkpoints only, newest first") {
 
 TEST_CASE("A checkpoint resolves to itself, even without its manifest") {
   const TempFolder folder;
-  folder.write("run/checkpoints/step-9/model.safetensors", "x");
+  folder.write("run/checkpoints/step-9/model-00001-of-00001.safetensors", "x");
   folder.write("imported/manifest.json", "{}");
   for (const char* name : {"run/checkpoints/step-9", "run/checkpoints/step-9/", "imported"}) {
     CHECK(checkpoints_at(folder.path(name)) == Paths{folder.path(name)});
+  }
+}
+
+TEST_CASE("A folder of a model or a run is no checkpoint, even if it is named like one") {
+  const TempFolder folder;
+  folder.write("step-9/config.json", "{}");
+  folder.write("step-8/config.json", "{}");
+  folder.write("step-8/checkpoints/step-3/manifest.json", "{}");
+  CHECK_FALSE(is_checkpoint(folder.path("step-9")));
+  CHECK(checkpoints_at(folder.path("step-8")) == Paths{folder.path("step-8/checkpoints/step-3")});
+  for (const std::string name : {"model.safetensors", "pytorch_model.bin"}) {
+    const TempFolder other;
+    const std::string file = other.write("step-7/" + name, "x");
+    CHECK_FALSE(is_checkpoint(other.path("step-7")));
+    CHECK(weights_at(other.path("step-7")) == file);
+    other.write("step-7/manifest.json", "{}");
+    CHECK(is_checkpoint(other.path("step-7")));
   }
 }
 
