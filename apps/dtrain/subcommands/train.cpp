@@ -36,21 +36,11 @@ namespace {
 
 namespace store = checkpoint::store;
 
-// The files of --data. A missing file with a comma in its name may parse as an invalid mixture.
-std::vector<std::string> files_of(const std::string& train) {
-  try {
-    const auto mixture = config::parse_mixture(train);
-    if (mixture.size() == 1) return {train};
-    std::vector<std::string> files;
-    for (const config::WeightedFile& each : mixture) files.push_back(each.path);
-    return files;
-  } catch (const base::Error&) {
-    return {train};
-  }
-}
-
 std::vector<std::string> inputs_of(const config::Config& config) {
-  std::vector<std::string> inputs = files_of(config.data.train);
+  std::vector<std::string> inputs;
+  for (const config::WeightedFile& file : config::mixture_or_file(config.data.train)) {
+    inputs.push_back(file.path);
+  }
   inputs.push_back(config.data.validation);
   inputs.push_back(config.machine.offload.folder);
   return inputs;
@@ -210,9 +200,11 @@ std::optional<Start> read_start_once_mounted(const config::CommandLine& command_
   return has_waited ? read_start(command_line) : start;
 }
 
-// Checks the run folder and the paths to start from. After a failed attempt the start continues that
-// attempt's run.
-void check_run(config::Config config, const std::string& provenance) {
+// Checks that the settings can be saved, the run folder, and the paths to start from. After a
+// failed attempt the start continues that attempt's run.
+void check_run(const Configured& configured, const std::string& provenance) {
+  (void)config::reusable_settings(configured.loaded.config);
+  config::Config config = configured.config;
   if (const auto earlier = store::find_earlier_attempt(config, provenance)) {
     config = store::resume_settings(std::move(config), *earlier);
   }
@@ -295,7 +287,7 @@ int run_train(const config::CommandLine& given) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // Only rank 0 checks the run folder: others might already see files that rank 0 writes.
-  if (first) check_for_all_ranks([&] { check_run(config, start->provenance); });
+  if (first) check_for_all_ranks([&] { check_run(*configured, start->provenance); });
   const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
   const RuntimeLibrary library = RuntimeLibrary::open(config.layout);
   const bool tells = first && !configured->is_quiet;

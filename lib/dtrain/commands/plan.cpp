@@ -82,7 +82,7 @@ std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
   const std::string& validation = asked.data.validation;
   if (asked.data.train.empty()) return std::nullopt;
   bool are_present = validation.empty() || base::path_exists(validation);
-  for (const config::WeightedFile& file : config::parse_mixture(asked.data.train)) {
+  for (const config::WeightedFile& file : config::mixture_or_file(asked.data.train)) {
     are_present = are_present && base::path_exists(file.path);
   }
   if (!are_present) return std::nullopt;

@@ -69,7 +69,7 @@ bool resumes_within(const Config& config) {
 
 // The name in runs/NAME-N.
 std::string name_of(const Config& config) {
-  return fs::path(parse_mixture(config.data.train).front().path).stem().string();
+  return fs::path(mixture_or_file(config.data.train).front().path).stem().string();
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/path_kind.h"
@@ -20,11 +22,38 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string current_folder() {
+  std::error_code error;
+  return fs::current_path(error).string();
+}
+
 void make_absolute(std::string& path) {
   if (path.empty()) return;
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
-  if (!error) path = absolute.lexically_normal().string();
+  if (error) return;
+  std::string text = absolute.lexically_normal().string();
+  if (!is_utf8(text)) {
+    base::fail(
+        base::ErrorKind::usage,
+        "{}: the path of the current folder '{}' is not UTF-8, so config.json cannot contain "
+        "it: rename the folder, or start in another",
+        path, current_folder());
+  }
+  path = std::move(text);
+}
+
+std::string absolute_mixture(const std::string& text) {
+  std::vector<WeightedFile> files = mixture_or_file(text);
+  for (WeightedFile& file : files) {
+    make_absolute(file.path);
+    if (files.size() == 1 || file.path.find(',') == std::string::npos) continue;
+    base::fail(base::ErrorKind::usage,
+               "--data {}: the path of the current folder '{}' contains a comma, which separates "
+               "files in config.json: rename the folder, or give one file",
+               text, current_folder());
+  }
+  return mixture_text(files);
 }
 
 Json json_of(Command command, const Config& config) {
@@ -48,11 +77,7 @@ Config reusable_settings(Config requested) {
   requested.run.overwrite = false;
   requested.checkpoint.resume = CheckpointConfig{}.resume;
   requested.checkpoint.new_data = false;
-  if (!requested.data.train.empty()) {
-    std::vector<WeightedFile> files = parse_mixture(requested.data.train);
-    for (WeightedFile& file : files) make_absolute(file.path);
-    requested.data.train = mixture_text(files);
-  }
+  requested.data.train = absolute_mixture(requested.data.train);
   for (std::string* path : {&requested.data.validation, &requested.checkpoint.init_from,
                             &requested.run.dir, &requested.machine.offload.folder}) {
     make_absolute(*path);

@@ -41,10 +41,15 @@ struct StartRecord {
 
 /// `requested` for reuse by another start in any directory: makes paths absolute, and resets
 /// settings that apply to one start only (run.overwrite, checkpoint.resume, checkpoint.new_data).
+///
+/// Throws: Error{usage} naming the current folder if its path is not UTF-8, or contains a comma and
+///         data.train is a mixture: such paths cannot be saved.
 [[nodiscard]] Config reusable_settings(Config requested);
 
 /// The text of config.json. Its settings are the requested ones, so that it can be given to --config
 /// on any number of ranks; the resolved ones are in a separate section.
+///
+/// Throws: Error{usage} as reusable_settings.
 [[nodiscard]] std::string config_file_text(const Config& resolved, const StartRecord& record);
 
 /// The contents of a run's config.json.

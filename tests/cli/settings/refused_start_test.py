@@ -9,7 +9,7 @@ import unittest
 
 from dtrain_harness import (
     CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, SOURCE, USAGE, FolderTest, front_end_alone, launched, make_folder, run)
-from messages import assert_names
+from messages import assert_names, error_line
 
 TEXT = GOLDEN / "text.bin"
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
@@ -125,6 +125,19 @@ class FrontEnd(unittest.TestCase):
         self.assertEqual((config["machine"]["threads"], config["machine"]["backend"]), (2, "none"))
         self.assertEqual(config["train"]["lr"], 3e-3)
         self.assertFalse(self.run_dir.exists(), "created too early")
+
+    def test_a_current_folder_that_config_json_cannot_contain(self):
+        for name, folder, data, status in (("a,b", b"a,b", "x:1,y:1", USAGE), ("a,b", b"a,b", "x", 42),
+                                           ("caf\ufffd", b"caf\xe9", "x", USAGE), ("caf\ufffd", b"caf\xe9", self.text, 42)):
+            with self.subTest(name, data=data):
+                current = self.root / os.fsdecode(folder)
+                current.mkdir(exist_ok=True)
+                for file in "xy":
+                    (current / file).write_bytes(self.text.read_bytes())
+                result = run(self.program, "--data", data, "--seq-len", "16", "--run-dir", self.run_dir, cwd=current,
+                             status=status)
+                if status == USAGE:
+                    error_line(result.stderr, name)
 
     def test_nothing_is_removed_before_the_job_starts(self):
         (self.run_dir / "final").mkdir(parents=True)

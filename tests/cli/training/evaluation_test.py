@@ -117,6 +117,13 @@ class OfTrainedModels(unittest.TestCase):
             self.assertEqual(json.loads(result.stdout)["seq_len"], expected)
             self.assertIn(f"--seq-len {expected} and --dtype float32", result.stderr)
 
+    def test_the_runs_own_data_may_be_missing(self):
+        run_dir = self.copied("moved")
+        config = json.loads((run_dir / "config.json").read_text())
+        config["data"]["train"] = "/missing/a,b/text"
+        (run_dir / "config.json").write_text(json.dumps(config))
+        self.assertEqual(self.evaluated(run_dir, "--data", TEXT, "--eval-sequences", "1")["seq_len"], LENGTH)
+
     def test_numerical_settings_are_the_runs(self):
         run_dir = self.copied("precise")
         file = run_dir / "config.json"

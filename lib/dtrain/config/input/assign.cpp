@@ -147,15 +147,6 @@ std::optional<T> from_value(const Setting& setting, const Json& value) {
   }
 }
 
-// Configurations are saved as JSON, which must be UTF-8.
-bool is_utf8(const std::string& text) {
-  try {
-    return !Json(text).dump().empty();
-  } catch (const Json::type_error&) {
-    return false;
-  }
-}
-
 struct Alias {
   std::string_view word;
   std::string_view choice;
@@ -276,6 +267,14 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
 }
 
 }  // namespace
+
+bool is_utf8(const std::string& text) {
+  try {
+    return !Json(text).dump().empty();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
 
 std::optional<bool> parse_switch(std::string_view text) {
   if (text == "on" || text == "true" || text == "True") return true;

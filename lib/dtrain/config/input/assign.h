@@ -15,6 +15,9 @@ namespace dtrain::config {
 /// JSON whose objects preserve the order of insertion.
 using Json = nlohmann::ordered_json;
 
+/// Configurations are saved as JSON, which must be UTF-8.
+[[nodiscard]] bool is_utf8(const std::string& text);
+
 /// True for "on", "true" and "True", false for "off", "false" and "False"; empty for other texts.
 [[nodiscard]] std::optional<bool> parse_switch(std::string_view text);
 

@@ -167,7 +167,7 @@ constexpr Conflict kConflicts[] = {
      [](const Config& c) { return !c.data.validation.empty(); }},
     {{"data.train"},
      "data.val_fraction",
-     [](const Config& c) { return parse_mixture(c.data.train).size() > 1; }},
+     [](const Config& c) { return mixture_or_file(c.data.train).size() > 1; }},
     {{"train.steps"}, "train.epochs", [](const Config&) { return true; }},
     {{"train.epochs"}, "train.steps", [](const Config& c) { return c.train.epochs > 0; }},
     {kDecayKeys, "train.decay_steps", decays_too_long},

@@ -60,7 +60,7 @@ std::string summation_order_line(const Config& config) {
 // A file that the mixture names more than once; empty if there is none.
 std::string repeated_file(const std::string& mixture) {
   std::set<std::filesystem::path> seen;
-  for (const WeightedFile& file : parse_mixture(mixture)) {
+  for (const WeightedFile& file : mixture_or_file(mixture)) {
     if (!seen.insert(std::filesystem::path(file.path).lexically_normal()).second) return file.path;
   }
   return {};

@@ -64,6 +64,16 @@ std::vector<WeightedFile> parse_mixture(const std::string& text) {
   return files;
 }
 
+std::vector<WeightedFile> mixture_or_file(const std::string& text) {
+  try {
+    std::vector<WeightedFile> files = parse_mixture(text);
+    if (files.size() > 1) return files;
+  } catch (const base::Error&) {
+    // Only an existing file may have commas in its name, so this one is missing.
+  }
+  return {{text, 1}};
+}
+
 void reject_single_file_mixture(const std::string& text) {
   const std::vector<WeightedFile> files = parse_mixture(text);
   if (files.size() > 1 || files.front().path == text) return;

@@ -23,6 +23,10 @@ struct WeightedFile {
 ///         kMaxMixtureFiles files, and if the sum of the weights overflows.
 [[nodiscard]] std::vector<WeightedFile> parse_mixture(const std::string& text);
 
+/// As parse_mixture, for a text that was valid when it was given: if it is no mixture of several
+/// files, it is the name of one file, which may contain commas and be missing now.
+[[nodiscard]] std::vector<WeightedFile> mixture_or_file(const std::string& text);
+
 /// Rejects a single file with a weight, which may be an incomplete mixture. Not called for saved
 /// runs: those of older builds may contain one.
 ///

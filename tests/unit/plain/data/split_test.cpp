@@ -153,6 +153,20 @@ TEST_CASE(
         open_split({.train = a, .seq_len = 4}).train.size());
 }
 
+TEST_CASE("A missing file with commas in its name is one file") {
+  const TempFolder folder;
+  const auto paths = [](const std::string& text) {
+    std::vector<std::string> found;
+    for (const auto& file : config::mixture_or_file(text)) found.push_back(file.path);
+    return found;
+  };
+  const std::string moved = folder.path("a,b/book.txt");
+  CHECK(paths(moved) == std::vector{moved});
+  CHECK(paths(moved + ":2") == std::vector{moved + ":2"});
+  CHECK(paths("a:2") == std::vector<std::string>{"a:2"});
+  CHECK(paths("a:2,b:1") == std::vector<std::string>{"a", "b"});
+}
+
 TEST_CASE("A mixture with invalid weights is rejected in one line") {
   const TempFolder folder;
   const std::string a = folder.write("a", counting_text(30));
