@@ -43,8 +43,10 @@ class AppendedFile {
   /// Appends the bytes. On return they are written to the file if the disk has space.
   void write(std::string_view bytes);
   /// Appends a line of JSON. Numbers keep every bit; non-finite numbers must be converted to texts
-  /// by json_number().
-  void write_line(const nlohmann::ordered_json& line) { write(line.dump() + "\n"); }
+  /// by json_number(). Invalid UTF-8, as in a path within a message, is replaced.
+  void write_line(const nlohmann::ordered_json& line) {
+    write(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  }
 
   /// Ends the file; waits a while for disk space if there is a backlog.
   ///

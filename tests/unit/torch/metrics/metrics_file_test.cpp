@@ -55,6 +55,13 @@ TEST_CASE("Lines are appended to existing ones or to an empty file") {
   CHECK(folder.read("m") == "{\"step\":3}\n");
 }
 
+TEST_CASE("A message that is not UTF-8 becomes a line") {
+  const TempFolder folder;
+  AppendedFile file(folder.path("m"), AppendedFile::Start::empty, "lines");
+  file.write_line({{"message", "caf\xe9/x"}});
+  CHECK(folder.read("m") == "{\"message\":\"caf\xef\xbf\xbd/x\"}\n");
+}
+
 TEST_CASE("Bytes are formatted in the unit with the fewest digits") {
   CHECK(format_bytes(0) == "0 B");
   CHECK(format_bytes(1023) == "1023 B");
