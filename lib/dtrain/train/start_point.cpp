@@ -329,7 +329,8 @@ StartPoint resume(const StartContext& context, const VerifiedCheckpoint& chosen)
   if (has_new_data) {
     check_tokenizer(context, "--new-data", chosen.path);
     history.data_step = manifest.step;
-    history.spikes = {};  // losses of other text have other layers
+    history.spikes = {};  // losses of other text have other levels
+    history.skipped_in_a_row = 0;
   }
   check_epochs(context.config.train, chosen, history.data_step);
   check_reachable_end(chosen, context.config.train.steps);

@@ -53,7 +53,7 @@ TrainingLoop::TrainingLoop(const TrainContext& context, const StartPoint& start)
       step_(start.step),
       metrics_(context_, start.tokens),
       validation_(context_, start),
-      update_guard_(context_, start.history.spikes),
+      update_guard_(context_, start.history),
       profiler_(context_) {}
 
 RunEnd TrainingLoop::run() {
@@ -190,7 +190,8 @@ void TrainingLoop::save_after_step(const parallel::Votes& votes) {
 checkpoint::SavePoint TrainingLoop::save_point() const {
   const RunHistory history{.data_step = data_step_,
                            .validation = validation_.record(),
-                           .spikes = update_guard_.statistics()};
+                           .spikes = update_guard_.statistics(),
+                           .skipped_in_a_row = update_guard_.skipped_in_a_row()};
   return {.step = step_,
           .samples = loader_.position(),
           .tokens = metrics_.tokens(),

@@ -277,10 +277,16 @@ class Spikes(RunTest):
         self.assertEqual(final_model(resumed).read_bytes(), final_model(skipped).read_bytes())
 
     def test_too_many_skipped_updates_in_a_row_end_the_run(self):
-        _, output = self.train(*overriding(self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2",
-                                           "--data", TEXT, "--lr", "0"), status=7)
+        flags = overriding(self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2",
+                           "--data", TEXT, "--lr", "0")
+        run_dir, output = self.train(*flags, status=7)
         self.assertIn("more than --max-skipped 2", output)
         self.assertIn("--spike-threshold", output)
+        # A run that resumes amid the skipped updates ends at the same one.
+        (failure,) = events(run_dir, "failure")
+        resumed, _ = self.train(*overriding(flags, "--steps", failure["step"]))
+        self.train(*flags, "--resume", "auto", run_dir=resumed, status=7)
+        self.assertEqual([event["step"] for event in events(resumed, "failure")], [failure["step"]])
 
 
 if __name__ == "__main__":

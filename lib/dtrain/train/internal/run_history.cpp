@@ -17,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kSpikeLevels = "spike_levels";
 constexpr const char* kFormerSpikes = "spikes";
+constexpr const char* kSkippedInARow = "skipped_in_a_row";
 
 Json to_json(const FigureLevel& level) {
   return {{"num_steps", level.num_steps},
@@ -84,6 +85,7 @@ std::string to_text(const RunHistory& history) {
   if (const SpikeStatistics& spikes = history.spikes; spikes != SpikeStatistics{}) {
     json[kSpikeLevels] = {{"loss", to_json(spikes.loss)}, {"grad_norm", to_json(spikes.grad_norm)}};
   }
+  if (history.skipped_in_a_row > 0) json[kSkippedInARow] = history.skipped_in_a_row;
   return json.dump();
 }
 
@@ -100,6 +102,7 @@ RunHistory parse_history(const std::string& text, const std::string& path) {
                             .num_since_best = found->at("num_since_best").get<std::int64_t>()};
     }
     history.spikes = spikes_from(json);
+    history.skipped_in_a_row = json.value(kSkippedInARow, std::int64_t{0});
   } catch (const Json::exception& error) {
     base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': bad history: {}", path, error.what());
   }

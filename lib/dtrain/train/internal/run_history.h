@@ -1,4 +1,5 @@
-// The state of early stopping, best-checkpoint tracking and spike detection, saved in checkpoints.
+// The state of early stopping, best-checkpoint tracking, spike detection and --max-skipped, saved
+// in checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,7 @@ struct RunHistory {
   std::int64_t data_step = 0;
   ValidationRecord validation = {};
   SpikeStatistics spikes = {};
+  std::int64_t skipped_in_a_row = 0;  ///< latest consecutive steps whose update was skipped
 
   bool operator==(const RunHistory&) const = default;
 };

@@ -8,6 +8,7 @@
 
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/internal/numerical_failure.h"
+#include "dtrain/train/internal/run_history.h"
 #include "dtrain/train/internal/spike_detector.h"
 #include "dtrain/train/internal/train_context.h"
 
@@ -19,9 +20,11 @@ namespace dtrain::train {
 /// Threads: one.
 class UpdateGuard {
  public:
-  /// before: the statistics that the run resumes with. `context` must outlive this.
-  UpdateGuard(const TrainContext& context, const SpikeStatistics& before)
-      : context_(context), spikes_(context.config.train.spike_threshold, before) {}
+  /// before: the history that the run resumes with. `context` must outlive this.
+  UpdateGuard(const TrainContext& context, const RunHistory& before)
+      : context_(context),
+        spikes_(context.config.train.spike_threshold, before.spikes),
+        skipped_in_a_row_(before.skipped_in_a_row) {}
 
   /// Returns the limits of the step after `step`; its update is skipped if it exceeds them.
   [[nodiscard]] parallel::StepLimits begin_step(std::int64_t step);
@@ -32,6 +35,8 @@ class UpdateGuard {
 
   /// Updates skipped since this launch.
   [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }
+  /// The latest consecutive updates that were skipped, also before this launch.
+  [[nodiscard]] std::int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
   [[nodiscard]] const SpikeStatistics& statistics() const { return spikes_.statistics(); }
 
  private:
@@ -42,7 +47,7 @@ class UpdateGuard {
   SpikeDetector spikes_;
   parallel::StepLimits limits_;  // limits of the step in progress
   std::int64_t num_skipped_ = 0;
-  std::int64_t skipped_in_a_row_ = 0;
+  std::int64_t skipped_in_a_row_;
 };
 
 }  // namespace dtrain::train

@@ -214,7 +214,8 @@ TEST_CASE("Statistics of an older dtrain are converted assuming log-normal figur
 }
 
 TEST_CASE("A history round-trips through text with every bit") {
-  RunHistory history{.data_step = 7, .spikes = guard_after(77, kThreshold).statistics()};
+  RunHistory history{
+      .data_step = 7, .spikes = guard_after(77, kThreshold).statistics(), .skipped_in_a_row = 5};
   CHECK(history.validation.note(10, 1.0 / 3));
   CHECK_FALSE(history.validation.note(20, 0.4));
   CHECK_FALSE(history.validation.note(20, 0.1));  // evaluated again
