@@ -131,9 +131,15 @@ class DeepSpeed(FolderTest):
                 ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.9]}}}, [0.9, "constant", 0, "auto"]),
                 ({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 9}}},
                  [0.999, "cosine", 9, 0]),
+                ({"optimizer": {"type": "SGD"}}, [0.95, "constant", 0, "auto"]),
+                ({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 9}}},
+                 [0.999, "constant", 9, "auto"]),
                 ({"train_batch_size": 8}, [0.95, "wsd", 40, 3e-3 / 10])):
             found, _ = self.config(content)
             self.assertEqual([found["train"][key] for key in keys], expected, content)
+        content = {"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupDecayLR"}}
+        found, _ = self.config(content, "--optimizer", "sgd", "--schedule", "constant")
+        self.assertEqual([found["train"][key] for key in ("beta2", "min_lr")], [0.95, "auto"])
 
     def test_state_may_lie_on_a_disk(self):
         found, _ = self.config({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp/x"}}}, ranks=2)

@@ -14,6 +14,7 @@
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/input/command_line.h"
 #include "dtrain/config/input/file.h"
+#include "dtrain/config/schema/rows.h"
 
 namespace dtrain::config {
 namespace {
@@ -150,7 +151,7 @@ class Reader {
   /// Inserts the assignments before the flags, which override them, and lists unused keys.
   ///
   /// Throws: Error{usage} if the file has keys but none is supported.
-  [[nodiscard]] CommandLine add_to(CommandLine flags) {
+  [[nodiscard]] CommandLine add_to(CommandLine flags) const {
     if (!entries_.empty() && taken_.empty()) {
       fail(ErrorKind::usage,
            "{}: none of its keys, such as {}, corresponds to a dtrain setting; give a file of "
@@ -196,13 +197,20 @@ void take_betas(Reader& reader) {
   reader.set_number("train.beta2", (*betas)[1], kKey);
 }
 
-// If a file names an optimizer, unspecified settings of the update have DeepSpeed's defaults.
-void add_defaults(Reader& reader) {
+// If a file names an optimizer, unspecified settings of the update have DeepSpeed's defaults. Omits
+// defaults without effect: a warning would name flags that nobody gave.
+void add_defaults(const CommandLine& flags, Reader& reader) {
   constexpr std::string_view kOptimizer = "optimizer.type";
   constexpr std::string_view kScheduler = "scheduler.type";
   if (!reader.has(kOptimizer)) return;
-  if (!reader.has("optimizer.params.betas")) reader.set("train.beta2", "0.999", kOptimizer);
-  if (reader.has(kScheduler)) return reader.set("train.min_lr", "0", kScheduler);
+  const Config config = load(reader.add_to(flags)).config;
+  if (!reader.has("optimizer.params.betas") && conditions::kAdamW.is_met(config)) {
+    reader.set("train.beta2", "0.999", kOptimizer);
+  }
+  if (reader.has(kScheduler)) {
+    if (conditions::kFallingRate.is_met(config)) reader.set("train.min_lr", "0", kScheduler);
+    return;
+  }
   reader.set("train.schedule", "constant", kOptimizer);
   reader.set("train.warmup_steps", "0", kOptimizer);
 }
@@ -265,10 +273,10 @@ CommandLine with_deepspeed(CommandLine command_line) {
   take_word(reader, "optimizer.type", kOptimizers, "train.optimizer");
   take_word(reader, "scheduler.type", kSchedulers, "train.schedule");
   take_betas(reader);
-  if (command_line.config_file.empty()) add_defaults(reader);
   take_dtype(reader);
   take_sharding(reader);
   take_offload(reader);
+  if (command_line.config_file.empty()) add_defaults(command_line, reader);
   return reader.add_to(std::move(command_line));
 }
 
