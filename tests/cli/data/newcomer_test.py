@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shlex
 import struct
 import subprocess
@@ -53,6 +54,9 @@ class Values(Case):
                             ("--schedule-pp interleaved:1", "interleaved:1"), ("--dtype bf16", "bfloat16"), ("--dtype torch.float16", "float16"),
                             ("--schedule cos", "cosine"), ("--strategy DDP", "ddp")):
             self.refused(words, words.split()[0], name)
+        for word, family in (("mistral", "llama"), ("Qwen2", "llama"), ("qwen2.5", "llama"), ("qwen3", "llama"),
+                             ("SmolLM2", "llama"), ("TinyLlama", "llama"), ("nanoGPT", "gpt2"), ("distilgpt2", "gpt2")):
+            self.refused(f"--model {word}", "--model", word, re.compile(rf" {family}\?$"))
 
     def test_units_of_rates_and_a_time_of_zero_are_read(self):
         self.assertEqual(self.settings("--checkpoint-write-limit 200MB/s")["checkpoint"]["write_limit"], 200)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
@@ -151,28 +152,19 @@ struct Alias {
   std::string_view word;
   std::string_view choice;
 };
-// Other programs' names for our choices, if too different for base::nearest.
-constexpr Alias kAliases[] = {{"fp16", "float16"},
-                              {"half", "float16"},
-                              {"bf16", "bfloat16"},
-                              {"fp32", "float32"},
-                              {"float", "float32"},
-                              {"single", "float32"},
-                              {"fp64", "float64"},
-                              {"double", "float64"},
-                              {"gpu", "cuda"},
-                              {"adam", "adamw"},
-                              {"deepspeed", "zero"},
-                              {"horovod", "ddp"},
-                              {"zero1", "zero"},
-                              {"zero2", "zero"},
-                              {"zero3", "zero"},
-                              {"fsdp2", "fsdp"},
-                              {"none", "single"},
-                              {"FULL_SHARD", "full"},
-                              {"SHARD_GRAD_OP", "grad-op"},
-                              {"NO_SHARD", "none"},
-                              {"HYBRID_SHARD", "hybrid"}};
+// Other programs' names for our choices, if too different for base::nearest; in any case.
+constexpr Alias kAliases[] = {
+    {"fp16", "float16"},    {"half", "float16"},        {"bf16", "bfloat16"},
+    {"fp32", "float32"},    {"float", "float32"},       {"single", "float32"},
+    {"fp64", "float64"},    {"double", "float64"},      {"gpu", "cuda"},
+    {"adam", "adamw"},      {"deepspeed", "zero"},      {"horovod", "ddp"},
+    {"zero1", "zero"},      {"zero2", "zero"},          {"zero3", "zero"},
+    {"fsdp2", "fsdp"},      {"none", "single"},         {"mistral", "llama"},
+    {"qwen2", "llama"},     {"qwen2.5", "llama"},       {"qwen3", "llama"},
+    {"smollm2", "llama"},   {"tinyllama", "llama"},     {"nanogpt", "gpt2"},
+    {"distilgpt2", "gpt2"}, {"FULL_SHARD", "full"},     {"SHARD_GRAD_OP", "grad-op"},
+    {"NO_SHARD", "none"},   {"HYBRID_SHARD", "hybrid"},
+};
 
 // The most similar choice; null if none is close.
 const Choice* nearest_choice(const Setting& setting, std::string_view value) {
@@ -185,8 +177,12 @@ const Choice* nearest_choice(const Setting& setting, std::string_view value) {
   // "cuda:0" is a device, "torch.float16" a dtype, "ShardingStrategy.FULL_SHARD" a sharding.
   const std::string_view before = value.substr(0, value.find(':'));
   const std::string_view after = value.substr(value.rfind('.') + 1);
+  const auto are_equal = [](std::string_view one, std::string_view other) {
+    const auto lower = [](unsigned char c) { return std::tolower(c); };
+    return std::ranges::equal(one, other, {}, lower, lower);
+  };
   for (const Alias& alias : kAliases) {
-    if (alias.word != value && alias.word != after) continue;
+    if (!are_equal(alias.word, value) && !are_equal(alias.word, after)) continue;
     if (const Choice* choice = find(alias.choice)) return choice;
   }
   for (const std::string_view part : {before, after}) {
