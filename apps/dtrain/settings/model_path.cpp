@@ -152,13 +152,13 @@ void check_resume(const config::Resume& resume) {
 void check_init_from(const std::string& path) {
   if (path.empty()) return;
   if (!path_exists(path)) {
-    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}{}", path,
+    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
          path == "resume" ? "to resume a run, give --resume auto"
          : path == "scratch"
              ? "omit it to start from new weights"
              : "give a model file (RUN/final/model.safetensors), a checkpoint, a run "
-               "folder or a folder of a Hugging Face model",
-         config::download_advice(path));
+               "folder or a folder of a Hugging Face model" +
+                   config::download_advice(path));
   }
   const std::string weights = is_folder(path) ? store::weights_at(path) : path;
   if (is_folder(weights)) return;

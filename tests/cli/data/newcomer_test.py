@@ -296,23 +296,28 @@ class Files(Case):
 
     def test_models_of_the_hub_and_gguf_files_say_how_to_get_weights(self):
         self.write("gg/m.gguf", b"GGUF" + bytes(99))
-        name = "HuggingFaceTB/SmolLM2-135M"
+        owned = "HuggingFaceTB/SmolLM2-135M"
         for words, status in (("--data book.txt --run-dir run --init-from {}", CHECKPOINT), ("generate --from {}", CHECKPOINT),
                               ("evaluate --data book.txt --from {}", CHECKPOINT),
                               ("checkpoint import {} folder", CHECKPOINT),
                               ("data prepare book.txt --output new.dtok --tokenizer {}", DATA)):
-            for path in (name, name + "/"):
-                self.refused(words.format(path), path, f"hf download {name} --local-dir SmolLM2-135M", status=status)
+            for name, folder in ((owned, "SmolLM2-135M"), ("distilgpt2", "distilgpt2")):
+                for path in (name, name + "/"):
+                    self.refused(words.format(path), path, f"hf download {name} --local-dir {folder}", status=status)
             self.refused(words.format("gg"), "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf", status=status)
             result = run(DTRAIN, *words.format("gg/m.gguf").split(), cwd=self.folder, status=status)
             # evaluate first says how it evaluates a model outside a run.
             assert_names(result.stderr.splitlines()[-1], "gg/m.gguf", "GGUF", "docs/guide/hugging_face.md#gguf")
-        for path in ("runs/mini", "toks/sp.model", "final/model.safetensors", "a/m.bin", "a/m.pt", "a/m.gguf", "a/t.json", "a/t.dtok"):
+        for path in ("runs", "sp.model", "runs/mini", "toks/sp.model", "final/model.safetensors", "a/m.bin", "a/m.pt", "a/m.gguf",
+                     "a/t.json", "a/t.dtok"):
             self.refused(f"generate --from {path}", path, status=CHECKPOINT, without=["hf download"])
             self.refused(f"data prepare book.txt --output new.dtok --tokenizer {path}", path, "SentencePiece", "tokenizer.json", status=DATA,
                          without=["hf download", "GGUF"])
-        (self.folder / "HuggingFaceTB").mkdir()
-        self.refused(f"generate --from {name}", name, status=CHECKPOINT, without=["--local-dir"])
+        for word in ("resume", "scratch"):
+            self.refused(f"--data book.txt --init-from {word}", "--init-from", status=CHECKPOINT, without=["hf download"])
+        for folder, name in (("HuggingFaceTB", owned), ("distilgpt2", "distilgpt2")):
+            (self.folder / folder).mkdir()
+            self.refused(f"generate --from {name}", name, status=CHECKPOINT, without=["--local-dir"])
 
     def test_a_file_that_is_not_a_model_is_named(self):
         for words, *names in (("--data book.txt --init-from book.txt", "--init-from"), ("generate --from book.txt", "--from"),

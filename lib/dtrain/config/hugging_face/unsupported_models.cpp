@@ -32,10 +32,11 @@ bool is_file_name(std::string_view name) {
 std::string download_advice(std::string_view path) {
   if (path.ends_with('/')) path.remove_suffix(1);
   const std::size_t slash = path.find('/');
-  if (slash == path.npos) return {};
+  const bool has_owner = slash != path.npos;
   const std::string_view owner = path.substr(0, slash);
-  const std::string_view name = path.substr(slash + 1);
+  const std::string_view name = has_owner ? path.substr(slash + 1) : path;
   if (!is_hub_name(owner) || !is_hub_name(name) || is_file_name(name)) return {};
+  if (!has_owner && name.find('.') != name.npos) return {};
   if (owner == "runs" || base::path_exists(owner)) return {};
   return fmt::format(
       "; if it is a model of the Hugging Face hub, download its folder: hf download {} --local-dir "

@@ -7,9 +7,9 @@
 namespace dtrain::config {
 
 /// For a path that does not exist and has the form of a name on the Hugging Face hub, OWNER/NAME or
-/// OWNER/NAME/, returns how to download the model, beginning with "; ". Empty for other paths: if the
-/// folder OWNER exists or is called "runs", or NAME ends as a file of weights, tokens or a tokenizer
-/// does.
+/// NAME, also with a slash at its end, returns how to download the model, beginning with "; ".
+/// Empty for other paths: if the first part exists or is called "runs", NAME ends as a file of
+/// weights, tokens or a tokenizer does, or NAME alone contains a dot.
 ///
 /// Throws: StorageError naming the path if the storage does not answer.
 [[nodiscard]] std::string download_advice(std::string_view path);
