@@ -276,6 +276,7 @@ class Files(Case):
                 ("--data -", "dtrain data prepare -"), ("--data a.json", "a.json", "dtrain data prepare a.json --field"),
                 ("data prepare nix --output new.dtok", "'nix'"),
                 ("data prepare fifo --output new.dtok", "'fifo'"), ("data prepare book.txt --output nodir/t.dtok", "'nodir/t.dtok'"),
+                ("data tokenizer train book.txt --vocab-size 300 --output nodir/t.model", "'nodir/t.model'"),
                 ("--data book.txt --val-data nix", "--val-data", "'nix'"), ("--data book.dtok --val-fraction 0.0001", "--val-fraction")):
             self.refused(words, *names, status=DATA, without=["decompress", ".tmp-"])
         for words, *names in (("--data book.dtok:0.5", "--data book.dtok"), ("--data book.dtok --val-data a:1,b:1", "--val-data"),
@@ -334,6 +335,7 @@ class Files(Case):
         (self.folder / "runs").mkdir()
         self.write("one/metrics.jsonl", json.dumps({"step": 1, "loss": 1.0}) + "\n")
         self.refused("report one --output runs", "runs", without=["--overwrite"])
+        self.refused("report one --output nodir/r.html", "'nodir/r.html'", status=DATA)
 
 
 class Help(Case):
