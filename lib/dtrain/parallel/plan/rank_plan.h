@@ -59,8 +59,8 @@ struct RankPlan {
 /// Plans the rank at `coordinate` of the mesh. Allocates no parameters and no activations.
 ///
 /// config: resolved.
-/// Throws: Error{usage} for a --freeze name without a parameter, or a --pp-split or --schedule-pp
-///         that does not fit; as choose_recompute.
+/// Throws: Error{usage} for a --freeze or --no-decay name without a parameter, or a --pp-split or
+///         --schedule-pp that does not fit; as choose_recompute.
 [[nodiscard]] RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate);
 
 /// Returns the setup of the rank's gradient all-reduce over replicas. `plan` must outlive the

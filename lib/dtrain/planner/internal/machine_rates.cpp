@@ -78,6 +78,14 @@ std::int64_t memory_of(const config::Config& config) {
   return parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}}).memory.peak();
 }
 
+// Keeps at most `layers` layers. Names of parameters may be those of a removed layer.
+void keep_layers(config::Config& job, std::int64_t layers) {
+  if (layers >= job.model.layers) return;
+  job.model.layers = layers;
+  job.train.freeze.clear();
+  job.train.no_decay.clear();
+}
+
 // Measures the times of `config` itself, unscaled.
 ComputeTimes step_times(const config::Config& config) {
   at::set_num_threads(static_cast<int>(config.machine.threads));
@@ -157,10 +165,10 @@ std::int64_t available_memory() {
   return available;
 }
 
-TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t most_levels) {
+TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64_t most_layers) {
   TimedJob timed{single_rank(config)};
   config::Config& job = timed.config;
-  job.model.layers = std::min(job.model.layers, most_levels);
+  keep_layers(job, most_layers);
   // A job that fits less than well would trigger a warning (job/machine_memory.h).
   while (base::fit_of(memory_of(job), memory) != base::Fit::well) {
     if (job.model.layers == 1) {
@@ -168,10 +176,9 @@ TimedJob timed_job(const config::Config& config, std::int64_t memory, std::int64
                  "cannot measure its time here: a single layer needs {}, and {} are available",
                  metrics::format_bytes(memory_of(job)), metrics::format_bytes(memory));
     }
-    job.model.layers /= 2;
+    keep_layers(job, job.model.layers / 2);
   }
   if (job.model.layers == config.model.layers) return timed;
-  job.train.freeze.clear();  // may name a removed level
   const auto whole = whole_model(config);
   const auto part = whole_model(job);
   timed.pass_factor = whole->training_flops_per_token() / part->training_flops_per_token();

@@ -59,13 +59,13 @@ struct TimedJob {
 };
 
 /// Returns the job to time for `config`: the same model with the tensor axis only, and without
-/// --memory-limit and recomputation, which predict() adds. If the model has more than `max_layers`
-/// layers or does not fit in `memory` bytes, layers are removed; the factors are then ratios of
-/// FLOPs and of parameters.
+/// --memory-limit and recomputation, which predict() adds. If the model has more than `most_layers`
+/// layers or does not fit in `memory` bytes, layers are removed, and with them --freeze and
+/// --no-decay; the factors are then ratios of FLOPs and of parameters.
 ///
 /// Throws: Error{usage} if even one layer does not fit; as parallel::rank_plan.
 [[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory,
-                                 std::int64_t max_layers);
+                                 std::int64_t most_layers);
 
 /// Measures by running the engine on synthetic tokens, as one tensor-parallel rank whose peers are
 /// simulated (comm/local). Caches its measurements.

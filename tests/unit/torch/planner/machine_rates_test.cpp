@@ -87,6 +87,17 @@ TEST_CASE("Of a model with more levels than there is time for, fewer are timed a
   CHECK(timed_job(asked, kPlenty, 2 * kLevels).config.model.layers == kLevels);
 }
 
+TEST_CASE("Fewer layers are timed of a model whose settings name parameters of the removed ones") {
+  config::Config asked = on_four_ranks(false);
+  set(asked, "train.freeze", "levels.15.encoder");
+  set(asked, "train.no_decay", "levels.15.decoder,levels.14.*");
+  const config::Config whole = timed_job(asked, kPlenty, kLevels).config;
+  CHECK(whole.train.freeze == asked.train.freeze);
+  CHECK(whole.train.no_decay == asked.train.no_decay);
+  CHECK(timed_job(asked, kPlenty, 1).config.model.layers == 1);
+  CHECK(timed_job(asked, memory_of(whole) / 2, kLevels).config.model.layers < kLevels);
+}
+
 TEST_CASE("Ranks share a machine's memory, and each keeps below its own limit") {
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   const MemoryLimits both{.rank = 3 * kGiB, .machine = 8 * kGiB};
