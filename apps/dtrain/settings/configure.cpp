@@ -209,8 +209,9 @@ Configured read_settings(const config::CommandLine& command_line, const config::
     config::LoadedSettings& loaded = configured.loaded;
     configured.strategy =
         config::apply_default_strategy(command_line, launch, loaded.config.layout);
+    const InitialModel initial = initial_model(command_line, loaded.config, env);
     if (!run) {
-      adopt_model_settings(command_line, loaded);
+      adopt_model_settings(command_line, initial, loaded);
       configured.match = adopt_matched_sizes(command_line, launch, env, loaded);
       if (command == config::Command::train) fit_batch(command_line, loaded, launch);
     }

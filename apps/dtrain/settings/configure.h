@@ -36,7 +36,8 @@ struct Configured {
 /// Loads files, reads the environment and resolves the configuration. With --print-config it prints
 /// the configuration and returns nothing.
 ///
-/// Throws: Error{usage} naming the invalid setting, file or variable.
+/// Throws: Error{usage} naming the invalid setting, file or variable; as data::vocab_of_data,
+///         initial_model and adopt_model_settings.
 [[nodiscard]] std::optional<Configured> configure(const config::CommandLine& command_line);
 
 /// Logs notices and warnings about valid settings, on rank 0 only.

@@ -5,18 +5,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/path_kind.h"
-#include "dtrain/checkpoint/format/weight_file.h"
-#include "dtrain/checkpoint/store/described_model.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
 #include "dtrain/report/run_record.h"
+#include "provenance.h"
+#include "settings/model_path.h"
 
 namespace dtrain::app {
 namespace {
@@ -37,16 +36,22 @@ config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   return saved;
 }
 
-// The model settings stored with the weights at `path`; nothing if there are none.
-std::optional<config::ModelConfig> model_at(const std::string& path) {
-  std::error_code error;
-  const std::string weights =
-      fs::is_directory(path, error) ? store::weights_at(path) : std::string(path);
-  if (fs::is_directory(weights, error)) {
-    return config::from_json(store::read_manifest(weights).config).model;
-  }
-  if (!fs::is_regular_file(weights, error)) return std::nullopt;
-  return store::described_model(checkpoint::format::WeightFile::open(weights));
+// True if --resume auto finds checkpoints in the run folder.
+bool finds_checkpoints(const Config& given) {
+  const std::string& run = given.run.dir;
+  return given.checkpoint.resume.is_automatic() && !run.empty() &&
+         !store::list_steps(store::checkpoints_folder(run)).empty();
+}
+
+bool resumes_run_folder(const Config& given) {
+  return finds_checkpoints(given) && path_exists(config_file_in(given.run.dir));
+}
+
+// True if an earlier attempt of this launch has committed a checkpoint. Its folder may not be
+// mounted yet: the start waits for it (subcommands/train.cpp) and then reads the settings again.
+bool has_committed(const base::RankEnv& env) {
+  const std::string run = store::run_key(provenance(env.world_size, env));
+  return base::committed_step_of_process(run) >= 0;
 }
 
 // Rejects data with more tokens than the weights have, since --vocab cannot change the weights.
@@ -64,13 +69,6 @@ void check_vocab_of_data(const Config& config) {
 }  // namespace
 
 std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
-
-bool resumes_run_folder(const Config& given) {
-  const std::string& run = given.run.dir;
-  return given.checkpoint.resume.is_automatic() && !run.empty() &&
-         !store::list_steps(store::checkpoints_folder(run)).empty() &&
-         path_exists(config_file_in(run));
-}
 
 bool resumes_own_run(const config::CommandLine& command_line, const Config& given) {
   return command_line.config_file.empty() && resumes_run_folder(given);
@@ -94,24 +92,37 @@ std::optional<config::InheritedRun> inherited_run(const config::CommandLine& com
   return {{manifest, settings_in(store::read_manifest(resume.path))}};
 }
 
-void adopt_model_settings(const config::CommandLine& command_line, config::LoadedSettings& loaded) {
-  const std::string& path = loaded.config.checkpoint.init_from;
-  const bool trains = config::find_key("checkpoint.init_from")->is_for(command_line.command);
-  if (path.empty() || !trains) return;
-  std::optional<config::ModelConfig> model;
-  const bool resumes = resumes_run_folder(loaded.config);
-  if (resumes) {  // the file of the initial weights is no longer needed
-    model = config::read_saved_run(config_file_in(loaded.config.run.dir)).resolved.model;
-  } else {
-    try {
-      model = model_at(path);
-    } catch (const base::Error&) {
-      return;  // check_start_paths reports the error
-    }
+std::optional<store::EarlierAttempt> begun_run(const Config& given, const base::RankEnv& env) {
+  if (resumes_run_folder(given)) {
+    return store::EarlierAttempt{.run_dir = given.run.dir, .has_checkpoint = true};
   }
-  if (!model) return;
+  return store::find_earlier_attempt(given, provenance(env.world_size, env));
+}
+
+InitialModel initial_model(const config::CommandLine& command_line, const Config& given,
+                           const base::RankEnv& env) {
+  const std::string& path = given.checkpoint.init_from;
+  const bool trains = config::find_key("checkpoint.init_from")->is_for(command_line.command);
+  if (path.empty() || !trains) return {};
+  if (const auto begun = begun_run(given, env); begun && begun->has_checkpoint) {
+    return {.settings = config::read_saved_run(config_file_in(begun->run_dir)).resolved.model,
+            .is_of_run = true};
+  }
+  try {
+    return {.settings = model_of_weights(path)};
+  } catch (const base::Error&) {
+    // A run with a checkpoint no longer needs its initial weights, even if config.json is missing.
+    if (finds_checkpoints(given) || has_committed(env)) return {};
+    throw;
+  }
+}
+
+void adopt_model_settings(const config::CommandLine& command_line, const InitialModel& initial,
+                          config::LoadedSettings& loaded) {
+  if (!initial.settings) return;
+  const std::string& path = loaded.config.checkpoint.init_from;
   Config source;
-  source.model = *model;
+  source.model = *initial.settings;
   const bool is_flag = command_line.gives("checkpoint.init_from");
   std::string replaced;
   std::string refused;
@@ -125,7 +136,7 @@ void adopt_model_settings(const config::CommandLine& command_line, config::Loade
     const bool stays = is_given && (!is_flag || command_line.gives(setting.key));
     if (is_given && setting.key == "model.dropout") continue;  // it does not change the weights
     // A resumed run's settings are later compared with the flags.
-    if (resumes && command_line.gives(setting.key)) continue;
+    if (initial.is_of_run && command_line.gives(setting.key)) continue;
     if (stays) {
       refused += fmt::format("{}{} {} is given, but the weights have {}",
                              refused.empty() ? "" : "; ", setting.flag, ours, theirs);
@@ -143,7 +154,7 @@ void adopt_model_settings(const config::CommandLine& command_line, config::Loade
   if (!replaced.empty()) {
     loaded.replaced.push_back(fmt::format("--init-from {} replaces {}", path, replaced));
   }
-  if (!resumes) check_vocab_of_data(loaded.config);
+  if (!initial.is_of_run) check_vocab_of_data(loaded.config);
 }
 
 std::string run_of_model(const std::string& model) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/base/rank_env.h"
+#include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/config/input/command_line.h"
 #include "dtrain/config/resumed_settings.h"
 
@@ -12,9 +14,6 @@ namespace dtrain::app {
 
 /// The path of a run's config.json.
 [[nodiscard]] std::string config_file_in(const std::filesystem::path& run);
-
-/// True if --resume auto finds checkpoints and config.json in the run folder. given: files and flags.
-[[nodiscard]] bool resumes_run_folder(const config::Config& given);
 
 /// True if the command has no --config and resumes from its own run folder with --resume auto. It
 /// then inherits every setting that it does not specify.
@@ -34,13 +33,36 @@ namespace dtrain::app {
 [[nodiscard]] std::optional<config::InheritedRun> inherited_run(
     const config::CommandLine& command_line, const config::Config& given);
 
-/// Sets the model settings to those of the weights named by --init-from, unless they are given. If
-/// --init-from is a flag, the weights also override model settings of files. No-op if the weights do
+/// Returns the run that this start continues: the one in whose folder --resume auto finds
+/// checkpoints and config.json, or the one that an earlier attempt of this launch began.
+///
+/// given:  files and flags.
+/// Throws: as checkpoint::store::find_earlier_attempt.
+[[nodiscard]] std::optional<checkpoint::store::EarlierAttempt> begun_run(
+    const config::Config& given, const base::RankEnv& env);
+
+/// The model of a start with --init-from.
+struct InitialModel {
+  std::optional<config::ModelConfig> settings = {};  ///< empty if they are not known
+  bool is_of_run = false;  ///< those of the run that the start resumes, not of the weights
+};
+
+/// Returns the model of the run that the start resumes, or else that of the weights named by
+/// --init-from. Empty without --init-from, for a command that does not train, and if the weights do
 /// not describe their model.
 ///
-/// Throws: Error{usage} naming both values of a setting that the weights contradict; Error{data} naming
-///         data whose vocabulary exceeds that of the weights.
-void adopt_model_settings(const config::CommandLine& command_line, config::LoadedSettings& loaded);
+/// given:  files and flags, including those of a resumed run.
+/// Throws: as model_of_weights, unless the run has a checkpoint: then it needs the weights no more.
+[[nodiscard]] InitialModel initial_model(const config::CommandLine& command_line,
+                                         const config::Config& given, const base::RankEnv& env);
+
+/// Sets the model settings to those of `initial`, unless they are given. If --init-from is a flag,
+/// it also overrides model settings of files. No-op if the settings of `initial` are empty.
+///
+/// Throws: Error{usage} naming both values of a setting that the weights contradict; Error{data}
+///         naming data whose vocabulary exceeds that of the weights.
+void adopt_model_settings(const config::CommandLine& command_line, const InitialModel& initial,
+                          config::LoadedSettings& loaded);
 
 /// The run folder that trained the model at `model`, a result of model_path: `model` itself or a
 /// parent at most two levels up. Follows links. Empty if there is none.

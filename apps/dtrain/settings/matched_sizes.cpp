@@ -10,13 +10,11 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/path_kind.h"
-#include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/match.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
-#include "provenance.h"
 #include "settings/inherited_run.h"
 #include "settings/model_path.h"
 
@@ -34,15 +32,6 @@ struct MatchedModel {
   bool has_seq_len = false;
   bool has_vocab = false;
 };
-
-// The run that has these sizes already: the one that --resume auto resumes, or that an earlier attempt
-// of this launch began; empty if there is none.
-std::string begun_run(const Config& config, const base::RankEnv& env) {
-  if (resumes_run_folder(config)) return config.run.dir;
-  const auto earlier =
-      checkpoint::store::find_earlier_attempt(config, provenance(env.world_size, env));
-  return earlier ? earlier->run_dir : "";
-}
 
 MatchedModel read_matched_run(const std::string& folder) {
   const std::string file = config_file_in(folder);
@@ -178,9 +167,9 @@ std::string adopt_matched_sizes(const config::CommandLine& command_line,
   const std::string& path = command_line.match;
   if (path.empty()) return {};
   Config& config = loaded.config;
-  if (const std::string run = begun_run(config, env); !run.empty()) {
-    keep_sizes(run, command_line, loaded);
-    return fmt::format("--match {} keeps the sizes of {}", path, run);
+  if (const auto begun = begun_run(config, env)) {  // it has these sizes already
+    keep_sizes(begun->run_dir, command_line, loaded);
+    return fmt::format("--match {} keeps the sizes of {}", path, begun->run_dir);
   }
   const MatchedModel matched = read_matched(path);
   take_data_sizes(matched.config, loaded);

@@ -15,14 +15,14 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/io/file_system.h"
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/text/nearest.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/format/weight_file.h"
+#include "dtrain/checkpoint/store/described_model.h"
 #include "dtrain/checkpoint/store/names.h"
-#include "dtrain/config/hugging_face/config_file.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/hugging_face/unsupported_models.h"
 #include "dtrain/report/run_record.h"
 
@@ -116,59 +116,6 @@ std::string_view suggested_word(std::string_view word) {
   return base::nearest(word, kWords);
 }
 
-void check_resume(const config::Resume& resume) {
-  if (resume.kind != config::Resume::Kind::path) return;
-  const std::string& path = resume.path;
-  constexpr std::string_view kWanted =
-      "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
-  if (!path_exists(path)) {
-    const std::string advice = base::did_you_mean(suggested_word(path));
-    fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
-         advice.empty() ? fmt::format("; {}", kWanted) : advice);
-  }
-  if (!is_folder(path)) {
-    fail(ErrorKind::checkpoint,
-         "--resume {}: it is a file, not a checkpoint folder; {}; to start from the weights of a "
-         "model file, use --init-from",
-         path, kWanted);
-  }
-  const std::string model = store::model_file_in(path);
-  if (!model.empty() && !path_exists(fs::path(path) / store::kManifestName)) {
-    fail(ErrorKind::checkpoint,
-         "--resume {}: it contains a model without the state of a run; give a checkpoint, or start "
-         "from the weights with --init-from {}",
-         path, model);
-  }
-  if (const std::string run = store::run_at(path); run != path) {
-    fail(ErrorKind::checkpoint,
-         "--resume {}: it contains the checkpoints of a run; give the run (--resume {}) or one of "
-         "them",
-         path, run);
-  }
-  if (store::has_checkpoints_folder(path)) return;
-  (void)store::checkpoints_at(path);  // throws if it is neither a run nor a checkpoint
-}
-
-void check_init_from(const std::string& path) {
-  if (path.empty()) return;
-  if (!path_exists(path)) {
-    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
-         path == "resume" ? "to resume a run, give --resume auto"
-         : path == "scratch"
-             ? "omit it to start from new weights"
-             : "give a model file (RUN/final/model.safetensors), a checkpoint, a run "
-               "folder or a folder of a Hugging Face model" +
-                   config::download_advice(path));
-  }
-  const std::string weights = is_folder(path) ? store::weights_at(path) : path;
-  if (is_folder(weights)) return;
-  open_for("--init-from", [&] {
-    const auto file = checkpoint::format::WeightFile::open(weights);
-    if (file.metadata().contains(store::kModelKey)) return;
-    (void)config::hugging_face_model_in(base::parent_folder(weights));
-  });
-}
-
 }  // namespace
 
 std::string model_path(const std::string& from) {
@@ -210,13 +157,57 @@ void require_model_file(const std::string& model) {
   open_for("--from", [&] { (void)checkpoint::format::WeightFile::open(model); });
 }
 
-void check_start_paths(const config::Config& config) {
-  const config::CheckpointConfig& wanted = config.checkpoint;
-  check_resume(wanted.resume);
-  // A resumed run does not need the file of its initial weights.
-  const bool resumes = wanted.resume.is_automatic() &&
-                       !store::list_steps(store::checkpoints_folder(config.run.dir)).empty();
-  if (!resumes) check_init_from(wanted.init_from);
+void check_resume(const config::Resume& resume) {
+  if (resume.kind != config::Resume::Kind::path) return;
+  const std::string& path = resume.path;
+  constexpr std::string_view kWanted =
+      "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
+  if (!path_exists(path)) {
+    const std::string advice = base::did_you_mean(suggested_word(path));
+    fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
+         advice.empty() ? fmt::format("; {}", kWanted) : advice);
+  }
+  if (!is_folder(path)) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it is a file, not a checkpoint folder; {}; to start from the weights of a "
+         "model file, use --init-from",
+         path, kWanted);
+  }
+  const std::string model = store::model_file_in(path);
+  if (!model.empty() && !path_exists(fs::path(path) / store::kManifestName)) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it contains a model without the state of a run; give a checkpoint, or start "
+         "from the weights with --init-from {}",
+         path, model);
+  }
+  if (const std::string run = store::run_at(path); run != path) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it contains the checkpoints of a run; give the run (--resume {}) or one of "
+         "them",
+         path, run);
+  }
+  if (store::has_checkpoints_folder(path)) return;
+  (void)store::checkpoints_at(path);  // throws if it is neither a run nor a checkpoint
+}
+
+std::optional<config::ModelConfig> model_of_weights(const std::string& path) {
+  if (!path_exists(path)) {
+    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
+         path == "resume" ? "to resume a run, give --resume auto"
+         : path == "scratch"
+             ? "omit it to start from new weights"
+             : "give a model file (RUN/final/model.safetensors), a checkpoint, a run "
+               "folder or a folder of a Hugging Face model" +
+                   config::download_advice(path));
+  }
+  std::optional<config::ModelConfig> model;
+  open_for("--init-from", [&] {
+    const std::string weights = is_folder(path) ? store::weights_at(path) : path;
+    model = is_folder(weights)
+                ? store::described_model(store::Reader(weights))
+                : store::described_model(checkpoint::format::WeightFile::open(weights));
+  });
+  return model;
 }
 
 }  // namespace dtrain::app

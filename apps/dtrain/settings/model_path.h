@@ -1,6 +1,7 @@
-// Checks of the paths given to --from, --resume and --init-from, before LibTorch is loaded.
+// Checks the paths given to --from, --resume and --init-from, before LibTorch is loaded.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,10 +36,17 @@ void open_for(std::string_view flag, Open open) {
   }
 }
 
-/// Checks the kind of the paths given to --resume and --init-from, so that a wrong path is not
-/// reported as a damaged checkpoint. Does not examine the contents of checkpoints.
+/// Checks the kind of the path given to --resume, so that a wrong path is not reported as a damaged
+/// checkpoint. Does not examine the contents of checkpoints.
 ///
 /// Throws: Error{checkpoint} naming the flag, the path, what it is and what to give.
-void check_start_paths(const config::Config& config);
+void check_resume(const config::Resume& resume);
+
+/// Returns the model settings that are stored with the weights at `path`, which --init-from gives;
+/// empty if the weights do not describe their model. Does not examine the values of the weights.
+///
+/// Throws: Error{checkpoint} naming --init-from and the path or file: if it does not exist, has no
+///         weights, or describes a model that dtrain does not have.
+[[nodiscard]] std::optional<config::ModelConfig> model_of_weights(const std::string& path);
 
 }  // namespace dtrain::app

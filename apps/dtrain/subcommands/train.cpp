@@ -189,7 +189,10 @@ std::optional<Start> read_start_once_mounted(const config::CommandLine& command_
   if (!start || start->committed < 0) return start;
   const config::Config& config = start->configured.config;
   // Only rank 0 waits, unless the settings, which every rank needs, come from the folder.
-  if (start->configured.env.rank != 0 && !config.data.train.empty()) return start;
+  const std::string& weights = config.checkpoint.init_from;
+  const bool has_settings =
+      !config.data.train.empty() && (weights.empty() || base::path_exists(weights));
+  if (start->configured.env.rank != 0 && has_settings) return start;
   bool has_waited = false;
   check_for_all_ranks([&] {
     base::retry_task([&](int number) {
@@ -200,8 +203,8 @@ std::optional<Start> read_start_once_mounted(const config::CommandLine& command_
   return has_waited ? read_start(command_line) : start;
 }
 
-// Checks that the settings can be saved, the run folder, and the paths to start from. After a
-// failed attempt the start continues that attempt's run.
+// Checks that the settings can be saved, the run folder, and the path to resume from. After a failed
+// attempt the start continues that attempt's run.
 void check_run(const Configured& configured, const std::string& provenance) {
   (void)config::reusable_settings(configured.loaded.config);
   config::Config config = configured.config;
@@ -212,7 +215,7 @@ void check_run(const Configured& configured, const std::string& provenance) {
   if (!config.run.dir.empty()) {
     store::check_run_files(config.run.dir, config::overwriting_flag(config));
   }
-  check_start_paths(config);
+  check_resume(config.checkpoint.resume);
 }
 
 // The folder of example configurations, in the installation or in the checkout of the build.

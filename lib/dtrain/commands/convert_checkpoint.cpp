@@ -10,6 +10,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/described_model.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
@@ -129,7 +130,7 @@ void export_checkpoint(const config::Config& config, const Output& output) {
   store::with_fallback_hint(checkpoints,
                             [&] { opened.emplace(open_weights(checkpoints.front())); });
   store::Reader& reader = *opened;
-  const config::ModelConfig described = model_of(reader);
+  const config::ModelConfig described = store::described_model(reader);
   const auto model = model::make_model(described, /*seq_len=*/1);
   const at::ScalarType dtype = wanted.dtype == config::Dtype::automatic
                                    ? saved_dtype(*model, reader)

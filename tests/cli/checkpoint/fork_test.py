@@ -6,7 +6,7 @@ import re
 import shutil
 import unittest
 
-from dtrain_harness import CONSTANT_RATE, USAGE, launched, make_folder, metrics_of, overriding, run, xxh3
+from dtrain_harness import CONSTANT_RATE, DTRAIN, USAGE, launched, make_folder, metrics_of, overriding, run, xxh3
 from messages import assert_names, error_line, lines_naming
 
 TINY = [*CONSTANT_RATE, "--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
@@ -205,7 +205,30 @@ class Weights(Runs):
         self.train(*command, "--steps", 1)
         shutil.rmtree(source)
         self.train(*command, "--steps", 2)
-        self.assertEqual([step for step, *_ in losses(self.new("new"))], [1, 2])
+        (self.new("new") / "config.json").unlink()  # the flags then have to describe the model
+        self.train(*command, *TINY[TINY.index("--layers"):TINY.index("--seq-len")], "--steps", 3)
+        self.assertEqual([step for step, *_ in losses(self.new("new"))], [1, 2, 3])
+
+    def test_a_restart_resumes_when_the_weights_are_gone(self):
+        source = shutil.copytree(self.origin / "final", self.new("source"))
+        command = launched(1, "--init-from", source, "--data", "../home/text.txt", "--seq-len", 32, "--threads", 1, "--steps", 1,
+                           "--run-dir", self.new("new"), "--checkpoint-every", 1)
+        for attempt in (0, 1):
+            error = run(*command, cwd=self.root / "elsewhere",
+                        environment={"TORCHELASTIC_RUN_ID": "weights", "TORCHELASTIC_RESTART_COUNT": str(attempt)}).stderr
+            shutil.rmtree(source, ignore_errors=True)
+        assert_names(error, self.new("new") / "checkpoints/step-1")
+        self.assertEqual(self.settings(self.new("new"))["model"]["width"], 32)
+
+    def test_a_rank_that_lacks_the_weights_names_them(self):
+        places = self.new("places")
+        shutil.copytree(self.origin / "final", places / "0/final")
+        (places / "1").mkdir()
+        command = launched(2, "-c", f'cd "{places}/$RANK" && exec "$@"', "sh", DTRAIN, "--init-from", "final",
+                           "--data", self.root / "home/text.txt", "--seq-len", 32, "--steps", 1, "--threads", 1,
+                           "--run-dir", self.new("new"), program="sh")
+        assert_names(run(*command, status=CHECKPOINT).stderr, "--init-from final")
+        self.assertFalse(self.new("new").exists())
 
 
 class NewData(Runs):

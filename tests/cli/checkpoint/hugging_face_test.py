@@ -442,7 +442,8 @@ class Refusals(HuggingFace):
         source = self.fixture("llama", rope_parameters={"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0})
         text = self.write("text.txt", "In the beginning " * 40)
         for words in (("checkpoint", "import", source, self.folder / "checkpoint"), ("generate", "--max-tokens", 8, "--from", source),
-                      ("--data", text, "--run-dir", self.folder / "run", "--init-from", source)):
+                      ("--data", text, "--run-dir", self.folder / "run", "--init-from", source), ("plan", "--init-from", source),
+                      ("doctor", "--init-from", source)):
             self.refused(words, source / "config.json", "rope_parameters.rope_type", "yarn", status=CHECKPOINT)
         self.assertFalse((self.folder / "checkpoint").exists())
 

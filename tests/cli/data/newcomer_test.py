@@ -137,6 +137,9 @@ class Values(Case):
                               ("--resume book.txt", "book.txt", "--init-from"), ("--resume empty", "empty"),
                               ("--resume final", "--init-from final/model.safetensors"), ("--init-from nothere", "--init-from nothere")):
             self.refused("--data book.txt --seq-len 16 --run-dir run " + words, *names, status=CHECKPOINT, without=["damaged"])
+        for command in ("plan", "doctor", "--print-config"):
+            self.refused(f"{command} --init-from nothere", "--init-from nothere", status=CHECKPOINT)
+            self.refused(f"{command} --init-from empty", "--init-from", "'empty'", status=CHECKPOINT)
         self.assertFalse((self.folder / "run").exists())
 
     def test_batches_and_counts_beyond_their_range_are_named(self):

@@ -9,6 +9,7 @@ from dtrain_harness import SOURCE, USAGE, FolderTest, launched, run
 from messages import assert_names
 
 TEXT = SOURCE / "tests" / "golden" / "text.bin"
+WEIGHTS = SOURCE / "tests" / "hf" / "llama"
 PP = {"layout.strategy": "3d", "layout.pp": 2, "layout.dp": 1, "layout.tp": 1}
 WSD = {"train.schedule": "wsd", "train.steps": 1000, "train.decay_steps": 500}
 
@@ -44,7 +45,7 @@ class Conflicts(FolderTest):
                 (WSD, "--steps 100", {"train.decay_steps": 10}),
                 ({"checkpoint.resume": "auto", "run.dir": "r"}, "--overwrite", {"checkpoint.resume": "none"}),
                 ({"run.overwrite": True, "run.dir": "r"}, "--resume auto", {"run.overwrite": False}),
-                ({"checkpoint.resume": "other"}, "--init-from w", {"checkpoint.resume": "none"}),
+                ({"checkpoint.resume": "other"}, f"--init-from {WEIGHTS}", {"checkpoint.resume": "none"}),
                 ({"checkpoint.init_from": "w"}, "--resume other", {"checkpoint.init_from": ""}),
                 ({"machine.param_dtype": "bfloat16"}, "--dtype float64", {"machine.param_dtype": "float64"}),
                 ({"machine.dtype": "float64"}, "--param-dtype float32", {"machine.dtype": "float32"}),
@@ -59,7 +60,8 @@ class Conflicts(FolderTest):
     def test_compatible_settings_are_kept(self):
         for settings, flags, kept in (({"data.validation": "v.txt"}, "--val-fraction 0", "data.validation"),
                                       ({"batch.microbatch": 2}, "--global-batch 8", "batch.microbatch"),
-                                      ({"checkpoint.resume": "auto", "run.dir": "r"}, "--init-from w", "checkpoint.resume"),
+                                      ({"checkpoint.resume": "auto", "run.dir": "r"}, f"--init-from {WEIGHTS}",
+                                       "checkpoint.resume"),
                                       ({"train.schedule": "wsd", "train.decay_steps": 50}, "--steps 100", "train.decay_steps")):
             with self.subTest(flags=flags):
                 config, error = self.resolved(settings, *flags.split())

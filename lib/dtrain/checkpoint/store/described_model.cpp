@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/file_system.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -25,6 +27,13 @@ std::optional<config::ModelConfig> described_model(const format::WeightFile& fil
   }
   return parse_description(
       found->second, fmt::format("model file '{}': bad metadata '{}'", file.path(), kModelKey));
+}
+
+config::ModelConfig described_model(const Reader& reader) {
+  const auto config = nlohmann::ordered_json::parse(reader.manifest().config);
+  const auto model = config.value("model", nlohmann::ordered_json::object());
+  return parse_description(model.dump(),
+                           fmt::format("checkpoint '{}': bad configuration", reader.path()));
 }
 
 }  // namespace dtrain::checkpoint::store

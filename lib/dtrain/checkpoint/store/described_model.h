@@ -1,4 +1,4 @@
-// Reads the model settings that are stored with a model file.
+// Reads the model settings that are stored with a model file or checkpoint.
 #pragma once
 
 #include <optional>
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "dtrain/checkpoint/format/weight_file.h"
+#include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::checkpoint::store {
@@ -24,5 +25,10 @@ namespace dtrain::checkpoint::store {
 /// Throws: Error{checkpoint} naming the file and what is wrong, as
 ///         config::hugging_face_model_in.
 [[nodiscard]] std::optional<config::ModelConfig> described_model(const format::WeightFile& file);
+
+/// Returns the settings of the checkpoint's model.
+///
+/// Throws: Error{checkpoint} naming the checkpoint.
+[[nodiscard]] config::ModelConfig described_model(const Reader& reader);
 
 }  // namespace dtrain::checkpoint::store

@@ -1,11 +1,9 @@
 #include "dtrain/commands/internal/opened_model.h"
 
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -77,7 +75,7 @@ OpenedModel open_checkpoint(const std::string& path, const model::UserHints& hin
   const auto reader = std::make_shared<store::Reader>(is_checkpoint ? open_weights(path)
                                                                     : open_newest_weights(path));
   base::log_info("using the weights of step {}: {}", reader->manifest().step, reader->path());
-  const config::ModelConfig settings = model_of(*reader);
+  const config::ModelConfig settings = store::described_model(*reader);
   model::check_flag_agrees(reader->path(), hints.layers_flag, hints.layers, settings.layers);
   return {.settings = settings,
           .path = reader->path(),
@@ -150,13 +148,6 @@ store::Reader open_newest_weights(const std::string& run_dir) {
     if (auto found = first_complete(run_dir, checkpoints, may_vanish)) return std::move(*found);
     seen = checkpoints;
   }
-}
-
-config::ModelConfig model_of(const store::Reader& reader) {
-  const auto config = nlohmann::ordered_json::parse(reader.manifest().config);
-  const auto model = config.value("model", nlohmann::ordered_json::object());
-  return store::parse_description(model.dump(),
-                                  fmt::format("checkpoint '{}': bad configuration", reader.path()));
 }
 
 param::Arena read_weights(store::Reader& reader, const model::Model& model,

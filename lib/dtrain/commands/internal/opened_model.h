@@ -44,11 +44,6 @@ struct OpenedModel {
 /// Throws: Error{checkpoint} naming the folder if the run has no complete checkpoint.
 [[nodiscard]] checkpoint::store::Reader open_newest_weights(const std::string& run_dir);
 
-/// Returns the settings of the checkpoint's model.
-///
-/// Throws: Error{checkpoint} naming the checkpoint.
-[[nodiscard]] config::ModelConfig model_of(const checkpoint::store::Reader& reader);
-
 /// Returns the weights in the options' dtype on their device.
 ///
 /// Throws: Error{checkpoint} naming the tensor that is missing or has another shape.
