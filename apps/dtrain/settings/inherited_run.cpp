@@ -10,6 +10,7 @@
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/reader.h"
+#include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
@@ -123,6 +124,8 @@ void adopt_model_settings(const config::CommandLine& command_line, const Initial
   const std::string& path = loaded.config.checkpoint.init_from;
   Config source;
   source.model = *initial.settings;
+  Config resolved;
+  resolved.model = config::with_resolved_sizes(source.model);
   const bool is_flag = command_line.gives("checkpoint.init_from");
   std::string replaced;
   std::string refused;
@@ -137,12 +140,15 @@ void adopt_model_settings(const config::CommandLine& command_line, const Initial
     if (is_given && setting.key == "model.dropout") continue;  // it does not change the weights
     // A resumed run's settings are later compared with the flags.
     if (initial.is_of_run && command_line.gives(setting.key)) continue;
+    const bool repeats = config::repeats_value(setting, loaded.config, source);
+    if (stays && repeats) continue;
     if (stays) {
-      refused += fmt::format("{}{} {} is given, but the weights have {}",
-                             refused.empty() ? "" : "; ", setting.flag, ours, theirs);
+      refused +=
+          fmt::format("{}{} {} is given, but the weights have {}", refused.empty() ? "" : "; ",
+                      setting.flag, ours, config::value_text(setting, resolved));
       continue;
     }
-    if (is_given) {
+    if (is_given && !repeats) {
       replaced += fmt::format("{}{} {}", replaced.empty() ? "" : ", ", setting.flag, ours);
     }
     config::assign_text(setting, theirs, setting.key, loaded.config);

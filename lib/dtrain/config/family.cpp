@@ -1,6 +1,8 @@
 #include "dtrain/config/family.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -38,6 +40,25 @@ const Family& family_of(const ModelConfig& model) {
   const auto found = std::ranges::find(families(), model.name, &Family::name);
   DTRAIN_CHECK(found != families().end(), "{}", model.name);
   return **found;
+}
+
+ModelConfig with_resolved_sizes(ModelConfig model) {
+  const Family& family = family_of(model);
+  if (family.resolve_sizes != nullptr) family.resolve_sizes(model);
+  return model;
+}
+
+bool repeats_value(const Setting& setting, const Config& config, const Config& other) {
+  const std::string value = value_text(setting, config);
+  if (value == value_text(setting, other)) return true;
+  if (setting.family.empty()) return false;
+  const auto resolved = [&](Config each) {
+    each.model = with_resolved_sizes(std::move(each.model));
+    return value_text(setting, each);
+  };
+  Config changed = other;
+  assign_text(setting, value, setting.key, changed);
+  return resolved(changed) == resolved(other);
 }
 
 FamilySettings::FamilySettings() {

@@ -117,6 +117,8 @@ struct Family {
   /// does not support --attention.
   std::int64_t (*attention_chunk)(const ModelConfig& model,
                                   const AttentionWorkload& work) = nullptr;
+  /// Replaces sizes of 0 by the sizes that they stand for. Null if the family has no such sizes.
+  void (*resolve_sizes)(ModelConfig& model) = nullptr;
   /// The longest sequence that the model is made for; it computes longer ones nevertheless. Null if
   /// every --seq-len is below it.
   std::int64_t (*max_positions)(const ModelConfig& model) = nullptr;
@@ -137,6 +139,13 @@ struct Family {
 
 /// The family named by model.name.
 [[nodiscard]] const Family& family_of(const ModelConfig& model);
+
+/// Returns `model` with sizes of 0 replaced by the sizes that they stand for.
+[[nodiscard]] ModelConfig with_resolved_sizes(ModelConfig model);
+
+/// True if `config` and `other` have the same value of `setting`. A size of 0 counts as the size
+/// that it stands for in the model of `other`.
+[[nodiscard]] bool repeats_value(const Setting& setting, const Config& config, const Config& other);
 
 /// True if whole layers are fused kernels.
 [[nodiscard]] inline bool has_fused_layers(const Config& config) {

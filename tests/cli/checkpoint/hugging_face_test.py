@@ -289,6 +289,17 @@ class Training(HuggingFace):
         for flag, ours, theirs in (("--kv-heads", 3, 2), ("--rope-theta", 500, 10000), ("--layers", 3, 2), ("--model", "bdh", "llama")):
             self.refused((*words, flag, ours), flag, ours, theirs)
 
+    def test_flags_may_give_sizes_that_the_folder_leaves_out(self):
+        llama = self.fixture("llama", head_dim=None, num_key_value_heads=None)
+        for source, flag, derived, other in ((FIXTURES / "gpt2", "--inner-size", 192, 96), (llama, "--head-dim", 8, 16),
+                                             (llama, "--kv-heads", 6, 3)):
+            words = ("--print-config", "--init-from", source, flag)
+            model = json.loads(run(DTRAIN, *words, derived).stdout)["model"]
+            self.assertEqual(model[flag.strip("-").replace("-", "_")], derived)
+            self.refused((*words, other), flag, other, derived)
+        self.train("run", "--init-from", FIXTURES / "gpt2", "--inner-size", 192)
+        self.assertEqual(self.losses("run"), losses_of_one_rank("gpt2"))
+
     def test_data_with_more_tokens_than_the_weights_is_refused_with_the_tokenizer_to_use(self):
         source = self.fixture("llama")
         (source / "tokenizer.json").write_text(json.dumps(TOKENIZER))

@@ -63,6 +63,8 @@ double gpt2_flops(const Config& config) {
   return 3 * (static_cast<double>(model.layers) * layer + head);
 }
 
+void resolve_gpt2_sizes(ModelConfig& model) { settings_of(model).inner = inner_size_of(model); }
+
 constexpr Sizing kSizing{.parameters = gpt2_parameters,
                          .training_flops = gpt2_flops,
                          .width_step = [](const ModelConfig& model) { return model.heads; },
@@ -93,7 +95,8 @@ const Family& family() {
                               .check = check_heads,
                               .hugging_face = hugging_face(),
                               .sizing = kSizing,
-                              .fused_kernels = FusedKernels::rows};
+                              .fused_kernels = FusedKernels::rows,
+                              .resolve_sizes = resolve_gpt2_sizes};
   return kFamily;
 }
 

@@ -139,6 +139,13 @@ std::int64_t width_step(const ModelConfig& model) {
   return settings_of(model).head_dim > 0 ? kWidthStep : 2 * model.heads;
 }
 
+void resolve_llama_sizes(ModelConfig& model) {
+  Settings& own = settings_of(model);
+  own.kv_heads = kv_heads_of(model);
+  own.head_dim = head_dim_of(model);
+  own.intermediate = intermediate_of(model);
+}
+
 constexpr Sizing kSizing{.parameters = llama_parameters,
                          .training_flops = llama_flops,
                          .width_step = width_step,
@@ -185,6 +192,7 @@ const Family& family() {
       .hugging_face = hugging_face(),
       .sizing = kSizing,
       .fused_kernels = FusedKernels::rows,
+      .resolve_sizes = resolve_llama_sizes,
       .max_positions = [](const ModelConfig& model) { return settings_of(model).max_positions; }};
   return kFamily;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "dtrain/config/family.h"
 #include "dtrain/config/input/assign.h"
 #include "dtrain/config/schema/rows.h"
 #include "dtrain/optim/schedule.h"
@@ -24,19 +25,23 @@ std::string_view shown(std::string_view value) { return value.empty() ? "-" : va
 }  // namespace
 
 std::vector<SettingChange> setting_changes(const config::Config& now, const config::Config& saved) {
+  config::Config ours = now;
+  config::Config theirs = saved;
+  for (config::Config* each : {&ours, &theirs}) {
+    each->model = config::with_resolved_sizes(each->model);
+  }
   std::vector<SettingChange> changes;
   for (const config::Setting& setting : config::settings()) {
     const bool is_file = std::ranges::count(kFiles, setting.key) > 0;
     const OnResume rule = setting.on_resume(now, saved);
     if (!setting.is_used(config::Command::train, now) || is_file ||
-        rule == OnResume::not_compared) {
+        rule == OnResume::not_compared || config::repeats_value(setting, now, saved)) {
       continue;
     }
-    SettingChange change{.name = std::string(setting.key),
-                         .saved = config::value_text(setting, saved),
-                         .now = config::value_text(setting, now),
-                         .rule = rule};
-    if (change.saved != change.now) changes.push_back(std::move(change));
+    changes.push_back({.name = std::string(setting.key),
+                       .saved = config::value_text(setting, theirs),
+                       .now = config::value_text(setting, ours),
+                       .rule = rule});
   }
   std::ranges::stable_partition(changes, [](const auto& change) { return change.name == kRate; });
   return changes;

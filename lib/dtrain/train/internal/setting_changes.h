@@ -19,7 +19,8 @@ struct SettingChange {
 };
 
 /// Returns the settings whose values differ, train.lr first, then in the schema's order. Omits
-/// settings of a single launch, and data files, which are compared by content.
+/// settings of a single launch, and data files, which are compared by content. A size of 0 counts
+/// as the size that it stands for.
 ///
 /// now, saved: resolved.
 [[nodiscard]] std::vector<SettingChange> setting_changes(const config::Config& now,

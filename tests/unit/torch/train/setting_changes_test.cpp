@@ -66,6 +66,29 @@ TEST_CASE("A resumed run may not change the settings of its family, which alone 
   CHECK_THAT(refusal.changes, testing::Names("model.learned_positions", 512, 1024));
 }
 
+struct Size {
+  const char* family;
+  const char* key;
+  const char* derived;
+  const char* other;
+};
+
+TEST_CASE("A size that follows from others may be given when a run resumes") {
+  const Size size = GENERATE(Size{"gpt2", "model.inner_size", "256", "128"},
+                             Size{"llama", "model.intermediate_size", "192", "128"},
+                             Size{"llama", "model.head_dim", "16", "32"},
+                             Size{"llama", "model.kv_heads", "4", "2"});
+  config::Config saved;
+  set(saved, "model.name", size.family);
+  config::Config now = saved;
+  set(now, size.key, size.derived);
+  CHECK(setting_changes(now, saved).empty());
+  CHECK(setting_changes(saved, now).empty());
+  set(now, size.key, size.other);
+  check_changes(setting_changes(now, saved),
+                {{size.key, size.derived, size.other, OnResume::fixed}});
+}
+
 TEST_CASE("New data allows another seed, batch, sequence length and validation fraction") {
   config::Config now;
   now.data.seq_len = 7;
