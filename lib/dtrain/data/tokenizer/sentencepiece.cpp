@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -199,6 +201,37 @@ bool CutPoints::preserves_tokens(const ModelVariants& models) const {
 constexpr std::string_view kWithoutPrefix("\x1a\x02\x18\x00", 4);
 constexpr std::string_view kWithPrefix("\x1a\x02\x18\x01", 4);
 
+/// Removes a protobuf varint from the beginning of `bytes`; empty if there is none.
+std::optional<std::uint64_t> take_varint(std::string_view& bytes) {
+  std::uint64_t value = 0;
+  for (int shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
+    const auto byte = static_cast<unsigned char>(bytes.front());
+    bytes.remove_prefix(1);
+    value |= std::uint64_t{byte & 0x7FU} << shift;
+    if (byte < 0x80) return value;
+  }
+  return std::nullopt;
+}
+
+/// Returns a serialized model without ModelProto.self_test_data (field 4): SentencePiece rejects a
+/// model that encodes these samples otherwise than with its own add_dummy_prefix. All fields of a
+/// ModelProto are messages; from another or a damaged field on, the model is returned unchanged.
+std::string without_self_test(std::string_view model) {
+  constexpr std::uint64_t kMessage = 2;  // wire type
+  constexpr std::uint64_t kSelfTest = 4 << 3 | kMessage;
+  std::string kept;
+  while (!model.empty()) {
+    std::string_view rest = model;
+    const auto tag = take_varint(rest);
+    const auto size = tag && (*tag & 7) == kMessage ? take_varint(rest) : std::nullopt;
+    if (!size || *size > rest.size()) break;
+    const std::size_t end = model.size() - rest.size() + *size;
+    if (*tag != kSelfTest) kept.append(model.substr(0, end));
+    model.remove_prefix(end);
+  }
+  return kept.append(model);
+}
+
 std::unique_ptr<SentencePieceModel> load(const std::string& model, const std::string& name) {
   std::string error;
   auto loaded = sentencepiece_library().load(model, error);
@@ -212,9 +245,10 @@ std::unique_ptr<SentencePieceModel> load(const std::string& model, const std::st
 }
 
 ModelVariants load_models(const std::string& model, const std::string& name) {
+  const std::string untested = without_self_test(model);
   return {.own = load(model, name),
-          .without_prefix = load(model + std::string(kWithoutPrefix), name),
-          .with_prefix = load(model + std::string(kWithPrefix), name)};
+          .without_prefix = load(untested + std::string(kWithoutPrefix), name),
+          .with_prefix = load(untested + std::string(kWithPrefix), name)};
 }
 
 /// Returns a piece as text, with spaces in place of kSpaceMark.

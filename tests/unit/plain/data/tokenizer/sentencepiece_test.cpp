@@ -128,6 +128,17 @@ TEST_CASE("Tokens equal SentencePiece's for the whole text, for any model and bl
   }
 }
 
+TEST_CASE("A model that tests itself has SentencePiece's tokens, too") {
+  const std::string text = kOdd + english().substr(0, 5000);
+  for (const std::string type : {"bpe", "unigram"}) {
+    const std::string file = model_of({{"model_type", type}, {"self_test_sample_size", "5"}});
+    std::string error;
+    const std::string without_prefix("\x1a\x02\x18\x00", 4);  // as its samples are not encoded
+    REQUIRE(sentencepiece_library().load(file + without_prefix, error) == nullptr);
+    CHECK(in_blocks(*open_tokenizer(file, "test.model"), text, 50) == oracle(file, text));
+  }
+}
+
 /// Repeats `text` up to the last complete character in `size` bytes.
 std::string repeated(const std::string& text, std::size_t size) {
   std::string all;
@@ -215,8 +226,10 @@ TEST_CASE("A file with a smaller vocabulary than its tokenizer cannot open it") 
 }
 
 TEST_CASE("A file that is not a model is rejected by name") {
+  const std::string model = our_model();
   for (const std::string& content :
-       {std::string("text"), std::string(), our_model().substr(0, 900)}) {
+       {std::string("text"), std::string(), model.substr(0, 900), model + "\x22\x7f",
+        model + "\x22" + std::string(9, '\xff') + "\x01", model + std::string(20, '\xff')}) {
     CHECK_THAT(
         message_of(ErrorKind::data, [&] { std::ignore = open_tokenizer(content, "some.model"); }),
         Names("some.model", "SentencePiece"));
