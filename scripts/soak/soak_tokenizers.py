@@ -100,11 +100,18 @@ def random_tokenizer(chance, base):
     whole["model"]["ignore_merges"] = chance.random() < 0.3
     vocab = whole["model"]["vocab"]
     number = len(vocab)
+    if chance.random() < 0.3:  # a gap in the vocabulary
+        begin, gap = chance.randrange(number), chance.randrange(1, 9)
+        vocab.update({name: known + gap for name, known in vocab.items() if known >= begin})
+        for each in whole["added_tokens"]:
+            each["id"] = vocab[each["content"]]
     seen = set()
     for name in chance.sample(NAMES, chance.choice((0, 0, 2, 5, len(NAMES)))):
         normalized = chance.random() < 0.3
         if name in seen or (normalized and "\u00e9" in seen and name == "e\u0301") or (name == "\u00e9" and "e\u0301" in seen):
             continue
+        if vocab.get(name, number) in [each["id"] for each in whole["added_tokens"]]:
+            continue  # two added tokens of one number are rejected
         seen.add(name)
         flags = {flag: chance.random() < 0.3 for flag in ("single_word", "lstrip", "rstrip", "special")}
         known = vocab.get(name)

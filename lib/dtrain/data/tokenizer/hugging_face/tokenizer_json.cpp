@@ -110,11 +110,13 @@ BytePairModel read_model(const JsonField& field) {
   return model;
 }
 
-// The package numbers added tokens itself, and uses the numbers in the file only to warn.
+// The package numbers added tokens itself, and uses the numbers in the file only to warn. In a
+// vocabulary with gaps, a new token may get the number of an earlier one, which is then not found.
 std::vector<AddedToken> read_added_tokens(const JsonField& field, const BytePairModel& model) {
   std::unordered_map<std::string_view, std::uint32_t> vocab(model.vocab.begin(), model.vocab.end());
   std::vector<AddedToken> tokens;
   std::set<std::string> seen;
+  std::unordered_map<std::uint32_t, std::string> content_of_id;
   auto next = static_cast<std::uint32_t>(model.vocab.size());
   for (const JsonField& each : field.elements()) {
     each.allow_only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
@@ -136,8 +138,13 @@ std::vector<AddedToken> read_added_tokens(const JsonField& field, const BytePair
     const std::uint32_t id = known == vocab.end() ? next++ : known->second;
     if (id != token.id) {
       each.refuse(fmt::format("\"{}\" has the id {}, but {}", shown(token.content), token.id,
-                              known == vocab.end() ? fmt::format("the next free number is {}", id)
+                              known == vocab.end() ? fmt::format("tokenizers 0.23 gives it {}", id)
                                                    : fmt::format("model.vocab gives it {}", id)));
+    }
+    const auto [other, is_new] = content_of_id.emplace(id, token.content);
+    if (!is_new) {
+      each.refuse(fmt::format("\"{}\" has the id {} of \"{}\", which would not be found",
+                              shown(token.content), id, shown(other->second)));
     }
     tokens.push_back(std::move(token));
   }

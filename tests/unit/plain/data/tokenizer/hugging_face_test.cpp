@@ -238,6 +238,29 @@ TEST_CASE("Merges may be strings") {
   CHECK(tokens_of(*opened(json), text) == tokens_of(*opened(gpt2_json()), text));
 }
 
+TEST_CASE("Tokens added to a vocabulary with gaps are numbered as in the package tokenizers") {
+  Json json = gpt2_json();
+  const std::size_t size = json["model"]["vocab"].size();
+  json["model"]["vocab"]["<|end|>"] = size + 1;  // instead of 0
+  json["added_tokens"][0]["id"] = size + 1;
+  const auto add = [&](const std::string& content, std::size_t id) {
+    Json token = json["added_tokens"][0];
+    token["content"] = content;
+    token["id"] = id;
+    json["added_tokens"].push_back(token);
+  };
+  const auto refusal = [&] {
+    return message_of(ErrorKind::data, [&] { static_cast<void>(opened(json)); });
+  };
+  add("<new>", size);
+  const auto end = static_cast<std::uint32_t>(size) + 1;
+  CHECK(tokens_of(*opened(json), "<|end|><new>") == Tokens{end, end - 1});
+  add("<both>", size + 1);  // the package would no longer find <|end|>
+  CHECK_THAT(refusal(), Names("t.json", "<both>", end, "<|end|>"));
+  json["added_tokens"][1]["id"] = size + 2;  // as versions before 0.22.2 number it
+  CHECK_THAT(refusal(), Names("t.json", "<new>", size + 2, size));
+}
+
 struct Refusal {
   std::string path;  // a JSON pointer to what is replaced
   std::string value;
