@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import unittest
 
 from dtrain_harness import (
     CHECKPOINT, DATA, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, overriding, run,
-    terminal_output)
+    terminal_output, wait_until)
 from messages import assert_error, assert_names
 
 MINI = GOLDEN / "mini.safetensors"
@@ -167,6 +168,22 @@ class Generate(unittest.TestCase):
         self.refused(DATA, "--prompt-file", self.folder, arguments=["--from", self.model, "--prompt-file", self.folder])
         file.write_bytes(b"x" * 70000)
         self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt-file", file])
+
+    def test_standard_input_may_be_non_blocking(self):
+        """Other programs that share it may have made it so."""
+        expected = self.text("--prompt", "abcdef", "--max-tokens", 8)
+        for flag in ("--prompt", "--prompts"):
+            reader, writer = os.pipe()
+            os.set_blocking(reader, False)
+            os.write(writer, b"abc")
+            command = [DTRAIN, "generate", "--from", self.model, "--threads", 1, flag, "-", "--max-tokens", 8]
+            process = subprocess.Popen([str(part) for part in command], stdin=reader, stdout=subprocess.PIPE)
+            wait_until(lambda: not select.select([reader], [], [], 0)[0], "the first bytes to be read")
+            time.sleep(0.2)  # until it reads again
+            os.write(writer, b"def")
+            os.close(reader)
+            os.close(writer)
+            self.assertEqual((process.communicate(timeout=60)[0], process.returncode), (expected, 0))
 
     def test_bad_input_is_refused_in_one_line(self):
         self.refused(USAGE, "--from", arguments=["--prompt", "x"])

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/blocking_read.h"
 
 namespace dtrain::commands {
 namespace {
@@ -30,8 +31,7 @@ std::string read_all(int fd, const std::string& source, std::int64_t max_bytes) 
   std::string text;
   std::array<char, 4096> buffer;
   while (static_cast<std::int64_t>(text.size()) <= max_bytes) {
-    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = base::blocking_read(fd, buffer);
     if (count < 0) refuse_prompt(source);
     if (count == 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(count));

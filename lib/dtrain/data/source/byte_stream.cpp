@@ -1,6 +1,5 @@
 #include "dtrain/data/source/byte_stream.h"
 
-#include <poll.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -13,6 +12,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "dtrain/base/io/blocking_read.h"
 
 namespace dtrain::data {
 namespace {
@@ -47,32 +48,20 @@ class StandardInput final : public ByteStream {
   std::size_t read(std::span<char> to) override {
     std::size_t filled = 0;
     while (filled < to.size()) {
-      const std::size_t count = read_some(to.subspan(filled));
+      const ssize_t count = base::blocking_read(STDIN_FILENO, to.subspan(filled), on_wait_);
+      if (count < 0) {
+        fail(ErrorKind::data, "standard input cannot be read after {} bytes ({}); name a file",
+             offset_, std::strerror(errno));
+      }
       if (count == 0) break;
-      filled += count;
+      filled += static_cast<std::size_t>(count);
+      offset_ += count;
     }
-    offset_ += static_cast<std::int64_t>(filled);
     return filled;
   }
   [[nodiscard]] std::int64_t consumed() const noexcept override { return offset_; }
 
  private:
-  // Returns 0 at the end. A blocking read would restart after a stop signal, so poll waits instead,
-  // with a timeout in case the signal arrived just before.
-  std::size_t read_some(std::span<char> to) const {
-    constexpr int kMilliseconds = 200;
-    for (;;) {
-      if (on_wait_) on_wait_();
-      pollfd ready{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-      if (::poll(&ready, 1, kMilliseconds) <= 0) continue;
-      const ssize_t count = ::read(STDIN_FILENO, to.data(), to.size());
-      if (count >= 0) return static_cast<std::size_t>(count);
-      if (errno == EINTR || errno == EAGAIN) continue;
-      fail(ErrorKind::data, "standard input cannot be read after {} bytes ({}); name a file",
-           offset_, std::strerror(errno));
-    }
-  }
-
   std::function<void()> on_wait_;
   std::int64_t offset_ = 0;
 };
