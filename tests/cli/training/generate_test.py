@@ -104,10 +104,11 @@ class Generate(unittest.TestCase):
         lines.write_bytes(b"abc\r\n\nxyz\nfg")
         expected = b"\n---------------\n".join(self.text("--prompt", each, *greedy) for each in ("abc", "xyz", "fg"))
         self.assertEqual(self.text("--prompts", lines, *greedy), expected)
+        lines.write_bytes(b"\xef\xbb\xbf" + lines.read_bytes())
         result = dtrain("generate", "--from", self.model, "--threads", 1, "--prompts", "-", *greedy, input=lines.read_bytes())
         self.assertEqual(result.stdout, expected, result.stderr)
         objects = self.folder / "prompts.jsonl"
-        objects.write_text('{"prompt": "abc", "id": 1}\n{"prompt": "z\\na"}\n')
+        objects.write_text('\ufeff{"prompt": "abc", "id": 1}\n{"prompt": "z\\na"}\n')
         found = [json.loads(line) for line in self.text("--prompts", objects, *greedy, "--json").splitlines()]
         self.assertEqual([(each["prompt"], each["text"]) for each in found], [("abc", "defgh"), ("z\na", "bcdef")])
 

@@ -13,6 +13,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/io/blocking_read.h"
+#include "dtrain/data/source/json_text.h"
 
 namespace dtrain::commands {
 namespace {
@@ -91,7 +92,7 @@ Texts texts_of(const config::GenerateConfig& generate, std::int64_t max_bytes) {
 
 std::vector<std::string> prompts_in(const std::string& text, const std::string& path) {
   std::vector<std::string> prompts;
-  std::string_view rest = text;
+  std::string_view rest = data::without_byte_order_mark(text);
   for (std::int64_t number = 1; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);

@@ -17,7 +17,8 @@ struct Prompt {
 };
 
 /// Returns the prompts of a file whose content is `text`: one per line of text, or the string
-/// "prompt" of each line's object if `path` ends in .jsonl. Blank lines are skipped.
+/// "prompt" of each line's object if `path` ends in .jsonl. Blank lines and a byte order mark are
+/// skipped.
 ///
 /// Throws: Error{data} naming the file and line if a line is not such an object, or the file if it
 ///         has no prompt.
