@@ -43,7 +43,7 @@ std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& co
   const std::string& text = config.report.sample_prompt;
   // An empty prompt is checked too: the first sample must not end the run.
   const auto tokens = data::prompt_tokens(*tokenizer, text, "--sample-prompt");
-  const std::int64_t prompt = text.empty() ? 0 : std::ssize(tokens);
+  const std::int64_t prompt = data::prompt_length(text, tokens);
   const std::int64_t most = max_positions_of(config.model);
   if (prompt + sample_length(config.model) <= most) return tokenizer;
   base::fail(base::ErrorKind::usage,

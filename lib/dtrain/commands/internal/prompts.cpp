@@ -124,7 +124,7 @@ std::vector<Prompt> read_prompts(const config::GenerateConfig& generate,
                  most_bytes, max_positions);
     }
     prompts.push_back({.text = text, .tokens = data::prompt_tokens(tokenizer, text, name)});
-    const std::int64_t count = text.empty() ? 0 : std::ssize(prompts.back().tokens);
+    const std::int64_t count = data::prompt_length(text, prompts.back().tokens);
     if (count + generate.max_tokens > max_positions) {
       base::fail(ErrorKind::usage,
                  "--max-tokens {} after {} of {} {}: the model has {} positions; shorten one",

@@ -192,4 +192,9 @@ std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer, std::string_
   return {tokens.begin(), tokens.end()};
 }
 
+// A model of n positions generates n tokens after one: it is not fed the last.
+std::int64_t prompt_length(std::string_view text, std::span<const std::int64_t> tokens) {
+  return std::ssize(tokens) - (text.empty() ? 1 : 0);
+}
+
 }  // namespace dtrain::data

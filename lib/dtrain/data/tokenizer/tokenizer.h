@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -105,5 +106,12 @@ class Tokenizer {
 ///         tokenizer.json gives it no tokens.
 [[nodiscard]] std::vector<std::int64_t> prompt_tokens(const Tokenizer& tokenizer,
                                                       std::string_view text, std::string_view name);
+
+/// Returns how many of a prompt's tokens count towards the length of the generated text, with one
+/// position each: all but, for an empty prompt, the last one, which precedes the text.
+///
+/// tokens: prompt_tokens of `text`.
+[[nodiscard]] std::int64_t prompt_length(std::string_view text,
+                                         std::span<const std::int64_t> tokens);
 
 }  // namespace dtrain::data

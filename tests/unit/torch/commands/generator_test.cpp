@@ -2,6 +2,7 @@
 
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/commands.h"
+#include "dtrain/commands/internal/prompts.h"
 #include "support/messages.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
@@ -165,6 +166,44 @@ TEST_CASE("A text longer than the model's positions is refused before anything i
   });
   CHECK_THAT(message, Catch::Contains("65534") && Catch::Contains("65536"));
   CHECK(written.empty());
+}
+
+/// Gives every text two tokens and has no token that precedes documents.
+class PairTokenizer final : public data::Tokenizer {
+ public:
+  [[nodiscard]] data::TokenizerKind kind() const override {
+    return data::TokenizerKind::hugging_face;
+  }
+  [[nodiscard]] std::int64_t vocab() const override { return 2; }
+  [[nodiscard]] std::string_view model() const override { return {}; }
+  [[nodiscard]] std::optional<std::uint32_t> end_of_document() const override { return {}; }
+  [[nodiscard]] std::size_t cut(std::string_view /*text*/) const override { return 0; }
+  [[nodiscard]] std::string text_of(std::int64_t /*token*/) const override { return {}; }
+  [[nodiscard]] std::unique_ptr<data::Encoder> make_encoder() const override {
+    return std::make_unique<PairEncoder>();
+  }
+
+ private:
+  class PairEncoder final : public data::Encoder {
+    void encode(std::string_view /*text*/, bool /*begins_document*/,
+                std::vector<std::uint32_t>& tokens) override {
+      tokens = {0, 1};
+    }
+  };
+};
+
+TEST_CASE("All tokens of a prompt that the model is fed need positions, also of an empty one") {
+  const PairTokenizer tokenizer;
+  for (const auto& [prompt, longest] : {std::pair("", 7), std::pair("a", 6)}) {
+    config::GenerateConfig generate;
+    generate.prompt = prompt;
+    generate.max_tokens = longest;
+    CHECK(read_prompts(generate, tokenizer, 8).front().tokens.size() == 2);
+    generate.max_tokens = longest + 1;
+    const std::string message = testing::message_of(
+        base::ErrorKind::usage, [&] { (void)read_prompts(generate, tokenizer, 8); });
+    CHECK_THAT(message, testing::Names(generate.max_tokens, 8));
+  }
 }
 
 }  // namespace
