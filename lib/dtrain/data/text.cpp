@@ -61,7 +61,9 @@ constexpr Signature kSignatures[] = {
     {"\xfd"
      "7zXZ",
      "xz-compressed", kDecompress},
-    {"BZh91AY&SY", "bzip2-compressed", kDecompress},
+    // After "BZh" and the level: the first block, or the end of an empty file.
+    {"1AY&SY", "bzip2-compressed", kDecompress, 4},
+    {"\x17rE8P\x90", "bzip2-compressed", kDecompress, 4},
     {"7z\xbc\xaf\x27\x1c", "a 7z archive", kUnpack},
     {"\x7f"
      "ELF",

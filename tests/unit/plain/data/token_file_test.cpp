@@ -290,6 +290,9 @@ TEST_CASE("Files that are not text are rejected with their format") {
   CHECK_THAT(refused("\x1f\x8b\x08xxxx"), Contains("gzip"));
   CHECK_THAT(refused("PK\x03\x04xxx"), Contains("zip"));
   CHECK_THAT(refused("\x28\xb5\x2f\xfdxxx"), Contains("zstd"));
+  CHECK_THAT(refused("BZh11AY&SY\x92"), Contains("bzip2"));
+  CHECK_THAT(refused("BZh91AY&SY\x92"), Contains("bzip2"));
+  CHECK_THAT(refused("BZh3\x17rE8P\x90"), Contains("bzip2"));
   CHECK_THAT(refused("\x7f"
                      "ELF\x02"),
              Contains("program"));
