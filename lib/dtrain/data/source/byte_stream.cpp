@@ -89,15 +89,24 @@ class Unread final : public ByteStream {
 constexpr std::size_t kBufferBytes = 256 * 1024;
 constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream's default
 
+/// A format whose files consist of compressed members (gzip) or frames (zstd).
+struct CompressedFormat {
+  std::string_view name;
+  bool (*is_start)(std::string_view start);  // whether a member begins, as is_gzip
+  bool is_padded;  // zeros may follow members: the block padding of tapes and some archives
+};
+constexpr CompressedFormat kGzip{"gzip", is_gzip, true};
+constexpr CompressedFormat kZstd{"zstd", is_zstd, false};
+
 /// Common part of the decompressors: buffers compressed input and counts decompressed output.
 class Decompressing : public ByteStream {
  public:
-  Decompressing(std::unique_ptr<ByteStream> from, std::string path, std::string_view format)
+  Decompressing(std::unique_ptr<ByteStream> from, std::string path, const CompressedFormat& format)
       : from_(std::move(from)), path_(std::move(path)), format_(format), buffer_(kBufferBytes) {}
 
   std::size_t read(std::span<char> to) final {
     std::size_t filled = 0;
-    while (filled < to.size() && fill()) {
+    while (filled < to.size() && has_more()) {
       const std::size_t count = decompress(to.subspan(filled));
       filled += count;
       text_bytes_ += static_cast<std::int64_t>(count);
@@ -108,7 +117,7 @@ class Decompressing : public ByteStream {
 
  protected:
   /// Consumes some compressed bytes and returns the number of decompressed bytes written. Sets
-  /// is_complete_ and is_full_.
+  /// is_complete_ and is_full_. If is_complete_ is set, a member begins.
   [[nodiscard]] virtual std::size_t decompress(std::span<char> to) = 0;
 
   [[nodiscard]] std::span<char> compressed() {
@@ -120,7 +129,7 @@ class Decompressing : public ByteStream {
     fail(ErrorKind::data,
          "data file '{}' is damaged: its {} data is invalid near byte {} ({}); fetch or compress "
          "it again",
-         path(), format_, from_->consumed() - std::int64_t(available_ - taken_), reason);
+         path(), format_.name, offset(), reason);
   }
 
   bool is_complete_ = false;  // the bytes consumed so far end a member or frame
@@ -128,21 +137,51 @@ class Decompressing : public ByteStream {
 
  private:
   /// Returns whether there is something to decompress.
-  bool fill() {
-    if (taken_ < available_ || is_full_) return true;
-    available_ = from_->read(buffer_);
-    taken_ = 0;
-    if (available_ > 0) return true;
-    if (is_complete_) return false;
+  bool has_more() {
+    if (is_full_) return true;
+    if (is_complete_) return has_another();
+    if (fill(1)) return true;
     fail(ErrorKind::data,
          "data file '{}' is truncated: its {} data ends early, at byte {}, after {} decompressed "
          "bytes; fetch or compress it again",
-         path(), format_, from_->consumed(), text_bytes_);
+         path(), format_.name, from_->consumed(), text_bytes_);
+  }
+
+  /// Returns whether another member follows a complete one.
+  bool has_another() {
+    constexpr std::size_t kStartBytes = 4;  // of is_start
+    while (format_.is_padded && fill(1) && compressed().front() == '\0') {
+      const std::span<char> left = compressed();
+      take(static_cast<std::size_t>(std::ranges::find_if(left, [](char c) { return c != '\0'; }) -
+                                    left.begin()));
+    }
+    if (!fill(kStartBytes)) return false;
+    const std::span<char> left = compressed();
+    if (format_.is_start({left.data(), left.size()})) return true;
+    fail(ErrorKind::data,
+         "data file '{}' has other bytes after its {} data, from byte {} on; fetch or compress it "
+         "again, or remove them: head -c {} {} >NEW_FILE",
+         path(), format_.name, offset(), offset(), path());
+  }
+
+  /// Reads more compressed bytes if fewer than `count` are left. Returns whether any are left.
+  bool fill(std::size_t count) {
+    const std::size_t left = available_ - taken_;
+    if (left >= count) return true;
+    std::memmove(buffer_.data(), buffer_.data() + taken_, left);
+    taken_ = 0;
+    available_ = left + from_->read(std::span(buffer_).subspan(left));
+    return available_ > 0;
+  }
+
+  /// The number of compressed bytes that were taken.
+  [[nodiscard]] std::int64_t offset() const {
+    return from_->consumed() - static_cast<std::int64_t>(available_ - taken_);
   }
 
   std::unique_ptr<ByteStream> from_;
   std::string path_;
-  std::string_view format_;
+  const CompressedFormat& format_;
   std::vector<char> buffer_;
   std::size_t available_ = 0;  // bytes in buffer_
   std::size_t taken_ = 0;      // of them
@@ -152,7 +191,7 @@ class Decompressing : public ByteStream {
 class GzipStream final : public Decompressing {
  public:
   GzipStream(std::unique_ptr<ByteStream> from, const std::string& path)
-      : Decompressing(std::move(from), path, "gzip") {
+      : Decompressing(std::move(from), path, kGzip) {
     constexpr int kGzipOfAnyWindow = 15 + 16;
     if (::inflateInit2(&state_, kGzipOfAnyWindow) != Z_OK) throw std::bad_alloc();
   }
@@ -160,7 +199,6 @@ class GzipStream final : public Decompressing {
 
  private:
   std::size_t decompress(std::span<char> to) override {
-    if (is_complete_ && skip_padding()) return 0;
     if (is_complete_) ::inflateReset(&state_);
     is_complete_ = false;
     const std::span<char> in = compressed();
@@ -179,22 +217,13 @@ class GzipStream final : public Decompressing {
     return room - state_.avail_out;
   }
 
-  // Skips zeros after a member, the block padding of tapes and some archives. Returns whether the
-  // buffer holds nothing else.
-  bool skip_padding() {
-    const std::span<char> in = compressed();
-    const auto other = std::ranges::find_if(in, [](char c) { return c != 0; });
-    take(static_cast<std::size_t>(other - in.begin()));
-    return compressed().empty();
-  }
-
   z_stream state_{};
 };
 
 class ZstdStream final : public Decompressing {
  public:
   ZstdStream(std::unique_ptr<ByteStream> from, const std::string& path)
-      : Decompressing(std::move(from), path, "zstd"), state_(::ZSTD_createDStream()) {
+      : Decompressing(std::move(from), path, kZstd), state_(::ZSTD_createDStream()) {
     if (state_ == nullptr) throw std::bad_alloc();
   }
 

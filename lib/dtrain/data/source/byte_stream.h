@@ -22,7 +22,8 @@ class ByteStream {
 
   /// Fills `to` and returns the number of bytes read, which is smaller only at the end of the file.
   ///
-  /// Throws: Error{data} naming the file and offset if the file shrank, is truncated or is damaged.
+  /// Throws: Error{data} naming the file and offset if the file shrank, is truncated, is damaged or
+  ///         has other bytes after its compressed data.
   [[nodiscard]] virtual std::size_t read(std::span<char> to) = 0;
   /// Bytes read so far, as stored on disk.
   [[nodiscard]] virtual std::int64_t consumed() const noexcept = 0;

@@ -404,6 +404,36 @@ TEST_CASE("Plain, gzip and zstd files give the same bytes, for any chunk size") 
   }
 }
 
+TEST_CASE("A member may begin before, at or after the end of a buffer") {
+  const TempFolder folder;
+  const std::string first = zipped("first ");
+  for (std::size_t begin = (256 << 10) - 4; begin <= (256 << 10) + 1; ++begin) {
+    INFO(begin);
+    const std::string padding(begin - first.size(), '\0');
+    CHECK(content_of(folder.write("b.gz", first + padding + zipped("second")), 64) ==
+          "first second");
+    const auto size = static_cast<std::uint32_t>(begin - zstandard("first ").size() - 8);
+    std::string frame("\x50\x2a\x4d\x18", 4);  // is skipped
+    frame.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(size, 'x');
+    CHECK(content_of(folder.write("b.zst", zstandard("first ") + frame + zstandard("second")),
+                     64) == "first second");
+  }
+}
+
+TEST_CASE("Bytes after the compressed data are rejected by their offset, not as truncation") {
+  const TempFolder folder;
+  const std::string text = some_text(200);
+  const std::string padded = zipped(text) + std::string(3, '\0');
+  for (const std::string& whole : {zipped(text), padded, zstandard(text)}) {
+    for (const std::string other : {"\n", "\r\n", "one\n", "more words\n"}) {
+      INFO(other);
+      const std::string path = folder.write("more", whole + other);
+      CHECK_THAT(message_of(ErrorKind::data, [&] { content_of(path, 64); }),
+                 Names(path, "byte " + std::to_string(whole.size())) && !Contains("truncated"));
+    }
+  }
+}
+
 TEST_CASE("A truncated compressed file is rejected by name and offset at every length") {
   const TempFolder folder;
   const std::string text = some_text(200);
