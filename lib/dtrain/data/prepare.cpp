@@ -201,11 +201,11 @@ std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& t
 class OutputFolder {
  public:
   OutputFolder(const PrepareOptions& options, bool is_needed) : path_(options.output) {
-    std::error_code error;
+    std::error_code error;  // not set if the folder exists
     is_new_ = is_needed && fs::create_directory(path_, error);
-    if (!is_needed || fs::is_directory(path_, error)) return;
-    fail(ErrorKind::data, "output folder '{}' cannot be created: {}", path_,
-         error ? error.message() : "a file has this name");
+    if (!error) return;
+    fail(ErrorKind::data, "output folder '{}' cannot be created: {}; name another", path_,
+         error.message());
   }
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;

@@ -1,5 +1,8 @@
 #include "dtrain/data/prepare.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "dtrain/data/tokens/token_file.h"
 #include "support/messages.h"
 #include "support/temp_folder.h"
@@ -167,6 +170,18 @@ TEST_CASE("An output that cannot be written is named") {
           ErrorKind::usage,
           [&] { prepare({.inputs = {input}, .output = folder.path(""), .overwrite = true}); }),
       Names(folder.path(""), "directory"));
+}
+
+TEST_CASE("An output folder that cannot be created is named with the reason") {
+  const TempFolder folder;
+  folder.write("raw/wiki.train.raw", " = A = \n");
+  std::filesystem::create_symlink("nowhere", folder.path("link"));
+  for (const std::string& output : {folder.write("file", ""), folder.path("link")}) {
+    const std::string message = message_of(ErrorKind::data, [&] {
+      prepare({.inputs = {folder.path("raw")}, .output = output, .is_wikitext = true});
+    });
+    CHECK_THAT(message, Names(output) && Contains(std::strerror(EEXIST)));
+  }
 }
 
 }  // namespace
