@@ -185,7 +185,8 @@ TEST_CASE("a node whose ranks run is lost when it is silent") {
 TEST_CASE("A restart order keeps the committed steps of many runs") {
   std::string committed;
   for (int run = 0; run < 1000; ++run) committed += fmt::format("0123456789abcdef:{} ", run);
-  const auto order = decode_restart(encode(RestartOrder{.committed = committed}));
+  const auto order = decode_restart(
+      encode(RestartOrder{.attempt = 1, .master_port = 1, .reason = "", .committed = committed}));
   REQUIRE(order);
   CHECK(order->committed == committed);
 }
