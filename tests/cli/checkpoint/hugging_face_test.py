@@ -294,11 +294,9 @@ class Training(HuggingFace):
         for source, flag, derived, other in ((FIXTURES / "gpt2", "--inner-size", 192, 96), (llama, "--head-dim", 8, 16),
                                              (llama, "--kv-heads", 6, 3)):
             words = ("--print-config", "--init-from", source, flag)
-            model = json.loads(run(DTRAIN, *words, derived).stdout)["model"]
-            self.assertEqual(model[flag.strip("-").replace("-", "_")], derived)
+            key = flag.strip("-").replace("-", "_")
+            self.assertEqual(json.loads(run(DTRAIN, *words, derived).stdout)["model"][key], derived)
             self.refused((*words, other), flag, other, derived)
-        self.train("run", "--init-from", FIXTURES / "gpt2", "--inner-size", 192)
-        self.assertEqual(self.losses("run"), losses_of_one_rank("gpt2"))
 
     def test_data_with_more_tokens_than_the_weights_is_refused_with_the_tokenizer_to_use(self):
         source = self.fixture("llama")
@@ -362,7 +360,6 @@ class Training(HuggingFace):
             config = json.loads(files.pop("config.json"))
             self.assertEqual({key: config[key] for key in ids}, ids)
             self.assertEqual(files, kept)
-        # It names tokenizer.json, not the tokenizer.model beside it.
         run(DTRAIN, "generate", "--prompt", "In", "--max-tokens", 1, "--from", self.exported(self.folder / "first"))
 
         files = self.files_beside_weights("bytes")

@@ -89,8 +89,8 @@ void RequestServer::handle_wait(Connection& connection, StoreRequest request,
                                 net::MessageReader& reader) {
   connection.wait = request == StoreRequest::gather ? Wait::gather : Wait::failure;
   connection.key = reader.text();
-  connection.deadline = base::Deadline(
-      std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31)));
+  connection.deadline =
+      base::Deadline(std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31)));
   if (connection.wait == Wait::gather) {
     std::string value = reader.text();
     const auto members = read_ranks(reader, store_.size());
