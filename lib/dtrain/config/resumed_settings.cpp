@@ -88,11 +88,19 @@ void inherit_batch(Config& config, const LoadedSettings& given, const SavedRun& 
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
-// Keeps the values that --lr auto and the like resolved to, even if the run gets more steps. With
-// another --lr, --min-lr auto follows it.
+// True if --min-lr auto resolves to the run's final rate, which an older dtrain may have rounded
+// differently.
+bool derives_min_lr(const TrainConfig& resolved) {
+  return resolved.lr && resolved.min_lr == default_min_lr(*resolved.lr);
+}
+
+// Keeps the values that --lr auto and the like resolved to, even if the run gets more steps.
+// --min-lr auto depends on no steps: it stays automatic, so that it follows another --lr, now or at
+// a later resume.
 void keep_rates(TrainConfig& requested, const TrainConfig& resolved, const LoadedSettings& given) {
   if (!requested.lr) requested.lr = resolved.lr;
-  if (!requested.min_lr && !given.gives("train.lr")) requested.min_lr = resolved.min_lr;
+  const bool stays_automatic = given.gives("train.lr") || derives_min_lr(resolved);
+  if (!requested.min_lr && !stays_automatic) requested.min_lr = resolved.min_lr;
   if (!requested.warmup_steps) requested.warmup_steps = resolved.warmup_steps;
 }
 

@@ -35,6 +35,11 @@ class Continue(unittest.TestCase):
         (run / "config.json").write_text(json.dumps(config))
         return run
 
+    def rates(self, *commands):
+        """The resolved peak and final learning rates of each command."""
+        resolved = [json.loads(self.command(*each, "--print-config").stdout)["train"] for each in commands]
+        return [(train["lr"], train["min_lr"]) for train in resolved]
+
     def losses(self, run):
         return [(line["loss"], line["grad_norm"]) for line in metrics_of(run) if "loss" in line]
 
@@ -107,12 +112,20 @@ class Continue(unittest.TestCase):
     def test_an_automatic_final_rate_follows_another_learning_rate(self):
         run = self.root / "automatic"
         self.command(*TINY, "--data", "text.txt", "--schedule", "linear", "--steps", 3, "--run-dir", run)
-        rates = json.loads((run / "config.json").read_text())["resolved"]["train"]
-        self.assertEqual((rates["lr"], rates["min_lr"]), (2e-3, 2e-4))
-        self.command("--run-dir", run, "--resume", "auto", "--steps", 6, "--lr", "1e-4")
-        rates = json.loads((run / "config.json").read_text())["resolved"]["train"]
-        self.assertEqual(rates["lr"], 1e-4)
-        self.assertAlmostEqual(rates["min_lr"], 1e-5)
+        started = self.config(run)
+        self.command("--run-dir", run, "--resume", "auto", "--steps", 6)
+        for saved in (started, self.config(run)):
+            self.assertEqual(saved["train"]["min_lr"], "auto")
+            self.assertEqual([saved["resolved"]["train"][key] for key in ("lr", "min_lr")], [2e-3, 2e-4])
+        (fork,) = self.rates(("--resume", run, "--lr", "1e-4"))
+        self.assertEqual(fork, (1e-4, 1e-5))
+        self.command("--run-dir", run, "--resume", "auto", "--steps", 9, "--lr", "1e-4")
+        self.assertEqual(self.config(run)["train"]["min_lr"], "auto")
+        auto = ("--run-dir", run, "--resume", "auto")
+        self.assertEqual(self.rates(auto, (*auto, "--lr", "1e-3")), [(1e-4, 1e-5), (1e-3, 1e-4)])
+        started["resolved"]["train"]["min_lr"] = 3e-4  # as an older dtrain derived it
+        older = ("--run-dir", self.run_with(started, "older-rates"), "--resume", "auto")
+        self.assertEqual(self.rates(older, (*older, "--lr", "1e-3")), [(2e-3, 3e-4), (1e-3, 1e-4)])
 
     def test_a_run_without_a_checkpoint_is_started_by_a_command_that_names_its_data(self):
         run = self.run_with(self.config(self.whole), "uncommitted")

@@ -124,7 +124,7 @@ void resolve_rates(Config& config) {
   TrainConfig& train = config.train;
   if (!train.lr) train.lr = default_learning_rate(config.model.width);
   const bool falls = train.schedule != ScheduleShape::constant;
-  if (falls && !train.min_lr) train.min_lr = *train.lr / kFall;
+  if (falls && !train.min_lr) train.min_lr = default_min_lr(*train.lr);
 }
 
 void check_training(const Config& config) {
@@ -234,6 +234,8 @@ void check_verified(const VerifyConfig& verify) {
 double default_learning_rate(std::int64_t width) {
   return kRate * std::sqrt(std::min(1.0, kRateWidth / static_cast<double>(width)));
 }
+
+double default_min_lr(double lr) { return lr / kFall; }
 
 std::int64_t warmup_steps_of(const TrainConfig& train) {
   const std::int64_t steps = train.warmup_steps.value_or(train.steps / kWarmupShare);

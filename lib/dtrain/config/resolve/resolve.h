@@ -121,6 +121,9 @@ void check_auto_device(const DeviceName& device);
 /// widths (docs/guide/benchmarks.md).
 [[nodiscard]] double default_learning_rate(std::int64_t width);
 
+/// The final learning rate of --min-lr auto, for the peak rate `lr`.
+[[nodiscard]] double default_min_lr(double lr);
+
 /// The number of warm-up steps: as given, otherwise a share of all steps. A run shorter than its
 /// warm-up, such as a short trial of a shipped configuration, warms up over its first half.
 [[nodiscard]] std::int64_t warmup_steps_of(const TrainConfig& train);
