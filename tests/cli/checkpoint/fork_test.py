@@ -348,7 +348,7 @@ class NewData(Runs):
     def test_the_learning_rate_stands_first(self):
         error = self.train("--resume", self.origin, "--run-dir", self.new("fork"), "--steps", 8, "--lr", "1e-3", "--weight-decay", 0,
                            "--threads", 2).stderr
-        self.assertEqual(table_of(error)[:2], [["learning rate", "0.002 (step 6)", "0.001 (step 7)"], ["train.lr", "0.002", "0.001"]])
+        self.assertEqual(table_of(error)[:2], [["learning rate", "0.002 (step 7)", "0.001 (step 7)"], ["train.lr", "0.002", "0.001"]])
         self.assertIn("train.weight_decay", [row[0] for row in table_of(error)])
 
 

@@ -50,13 +50,13 @@ std::vector<SettingChange> setting_changes(const config::Config& now, const conf
 std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                        const config::TrainConfig& saved, std::int64_t step) {
   if (!saved.lr || !saved.warmup_steps) return {};  // as of imported weights
-  const optim::Schedule before = optim::schedule_of(saved);
-  const double rate = optim::schedule_of(now).rate(step);
-  if (step >= now.steps || rate == before.rate(step)) return {};
-  const std::int64_t last = std::max<std::int64_t>(step - 1, 0);
-  return {{.name = "learning rate",
-           .saved = fmt::format("{:.3g} (step {})", before.rate(last), last + 1),
-           .now = fmt::format("{:.3g} (step {})", rate, step + 1)}};
+  const auto next_rate = [&](const config::TrainConfig& train) {
+    return fmt::format("{:.3g} (step {})", optim::schedule_of(train).rate(step), step + 1);
+  };
+  const SettingChange change{
+      .name = "learning rate", .saved = next_rate(saved), .now = next_rate(now)};
+  if (step >= now.steps || change.saved == change.now) return {};
+  return {change};
 }
 
 Refusal refusal_of(const std::vector<SettingChange>& changes, bool has_new_data) {

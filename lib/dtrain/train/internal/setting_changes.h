@@ -26,9 +26,10 @@ struct SettingChange {
 [[nodiscard]] std::vector<SettingChange> setting_changes(const config::Config& now,
                                                          const config::Config& saved);
 
-/// Returns the learning rates of `step` and of the next step, for a warning: changed settings or
-/// more steps may raise the rate by orders of magnitude. Empty if the next step has the same rate
-/// with the settings `saved`, or if there is no next step.
+/// Returns the learning rates of the step after `step` with both settings, for a warning: changed
+/// settings or more steps may raise the rate by orders of magnitude. Beyond its last step, the
+/// saved schedule stays at its end. Empty if the rates agree to three digits, or if there is no
+/// next step.
 [[nodiscard]] std::vector<SettingChange> rate_change(const config::TrainConfig& now,
                                                      const config::TrainConfig& saved,
                                                      std::int64_t step);

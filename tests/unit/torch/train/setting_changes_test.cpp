@@ -166,10 +166,29 @@ TEST_CASE("The table begins with the learning rate and aligns old and new values
   saved.train.steps = now.train.steps = 10;
   const auto rate = rate_change(now.train, saved.train, 4);
   REQUIRE(rate.size() == 1);
-  CHECK_THAT(rate.front().saved, testing::Names("0.001", "step 4"));
+  CHECK_THAT(rate.front().saved, testing::Names("0.001", "step 5"));
   CHECK_THAT(rate.front().now, testing::Names("0.5", "step 5"));
   CHECK(rate_change(saved.train, saved.train, 4).empty());
   CHECK(rate_change(now.train, saved.train, 10).empty());  // no step follows
+  now.train.lr = 0.001 + 1e-9;
+  CHECK(rate_change(now.train, saved.train, 4).empty());  // equal to three digits
+}
+
+TEST_CASE("A run with more steps is shown both learning rates of its next step") {
+  config::Config saved;
+  set(saved, "train.schedule", "wsd");
+  saved.train.lr = 0.001;
+  saved.train.min_lr = 0.0001;
+  saved.train.warmup_steps = 0;
+  saved.train.decay_steps = 1;
+  saved.train.steps = 4;
+  config::Config now = saved;
+  now.train.steps = 6;
+  CHECK(rate_change(now.train, saved.train, 2).empty());  // both are before the decay
+  const auto rate = rate_change(now.train, saved.train, 4);
+  REQUIRE(rate.size() == 1);
+  CHECK_THAT(rate.front().saved, testing::Names("0.0001", "step 5"));
+  CHECK_THAT(rate.front().now, testing::Names("0.001", "step 5"));
 }
 
 TEST_CASE("Changed steps and decay steps are listed if the learning rate depends on them") {
