@@ -203,19 +203,20 @@ std::optional<Start> read_start_once_mounted(const config::CommandLine& command_
   return has_waited ? read_start(command_line) : start;
 }
 
-// Checks that the settings can be saved, the run folder, and the path to resume from. After a failed
-// attempt the start continues that attempt's run.
+// Checks that the settings can be saved, the path to resume from, and the run folder. The path is
+// checked first: a word such as `latest` is a path that does not exist, not a fork into an existing
+// run. After a failed attempt the start continues that attempt's run.
 void check_run(const Configured& configured, const std::string& provenance) {
   (void)config::reusable_settings(configured.loaded.config);
   config::Config config = configured.config;
   if (const auto earlier = store::find_earlier_attempt(config, provenance)) {
     config = store::resume_settings(std::move(config), *earlier);
   }
+  check_resume(config.checkpoint.resume);
   config::check_run_folder(config);
   if (!config.run.dir.empty()) {
     store::check_run_files(config.run.dir, config::overwriting_flag(config));
   }
-  check_resume(config.checkpoint.resume);
 }
 
 // The folder of example configurations, in the installation or in the checkout of the build.

@@ -137,6 +137,10 @@ class Values(Case):
                               ("--resume book.txt", "book.txt", "--init-from"), ("--resume empty", "empty"),
                               ("--resume final", "--init-from final/model.safetensors"), ("--init-from nothere", "--init-from nothere")):
             self.refused("--data book.txt --seq-len 16 --run-dir run " + words, *names, status=CHECKPOINT, without=["damaged"])
+        self.write("old/config.json", "{}")
+        for word in ("latest", "true"):  # even if the run folder contains a run
+            resume = f"--resume {word}"
+            self.refused("--data book.txt --seq-len 16 --run-dir old " + resume, resume, "auto", status=CHECKPOINT)
         for command in ("plan", "doctor", "--print-config"):
             self.refused(f"{command} --init-from nothere", "--init-from nothere", status=CHECKPOINT)
             self.refused(f"{command} --init-from empty", "--init-from", "'empty'", status=CHECKPOINT)
