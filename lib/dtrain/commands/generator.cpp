@@ -66,18 +66,17 @@ struct GeneratorMemory {
   }
 };
 
-// Tokens of the longest text.
+// Tokens of the longest prompt, and of the longest text with its prompt.
 struct TextLength {
   std::int64_t prompt = 0;
-  std::int64_t generated = 0;
+  std::int64_t text = 0;
 };
 
 GeneratorMemory predict_memory(const config::ModelConfig& settings, const model::Model& model,
                                at::ScalarType dtype, const TextLength& length) {
   const model::Family& family = model::family_of(settings);
   // The generator is not fed the last token.
-  const std::int64_t state =
-      family.generator_bytes(settings, dtype, length.prompt + length.generated - 1);
+  const std::int64_t state = family.generator_bytes(settings, dtype, length.text - 1);
   return {.weights = param::Arena::bytes(param::ArenaLayout(model.parameters), dtype),
           .state = state,
           .prompt = family.prompt_bytes(settings, dtype, length.prompt),
@@ -122,7 +121,7 @@ class TextWriter {
                  .top_k = how.top_k,
                  .top_p = how.top_p,
                  .seed = config_.train.seed + static_cast<std::uint64_t>(sample)},
-        .max_tokens = how.max_tokens,
+        .max_tokens = prompt.max_tokens,
         .stop = how.stop,
         .ignores_end = how.ignore_eos};
     if (how.json_lines) return write_json(prompt, sample, generator, continuation);
@@ -168,12 +167,15 @@ void generate(const config::Config& config, const Output& output) {
   const model::Family& family = model::family_of(opened.settings);
   const std::vector<Prompt> prompts =
       read_prompts(config.generate, *tokenizer, family.max_positions(opened.settings));
-  std::int64_t longest = 0;
-  for (const Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
+  TextLength longest;
+  for (const Prompt& prompt : prompts) {
+    const std::int64_t count = std::ssize(prompt.tokens);
+    longest.prompt = std::max(longest.prompt, count);
+    longest.text = std::max(longest.text, count + prompt.max_tokens);
+  }
   const auto model = model::make_model(opened.settings, /*seq_len=*/1);
   const at::ScalarType dtype = parallel::dtype_of(config.machine.dtype);
-  const GeneratorMemory memory = predict_memory(
-      opened.settings, *model, dtype, {.prompt = longest, .generated = config.generate.max_tokens});
+  const GeneratorMemory memory = predict_memory(opened.settings, *model, dtype, longest);
   check_memory(config.machine, memory);
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};

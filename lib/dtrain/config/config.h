@@ -165,13 +165,17 @@ struct RunConfig {
   Duration time_limit;  // 0: none
 };
 
+/// Tokens of a generated text by default, if the model has positions for them.
+inline constexpr std::int64_t kUsualTextTokens = 200;
+
 struct GenerateConfig {
   std::string from;              // run folder, or model.safetensors
   std::int64_t from_layers = 0;  // for files without the number of layers; 0: from the file
   std::string prompt;            // "-": standard input
   std::string prompt_file;       // "-": standard input; empty: prompt
   std::string prompts;           // file with several prompts, "-": standard input; empty: one
-  std::int64_t max_tokens = 200;
+  // none: kUsualTextTokens, or as many as the model's positions allow
+  std::optional<std::int64_t> max_tokens;
   double temperature = 1.0;  // 0: greedy
   std::int64_t top_k = 0;    // 0: off
   double top_p = 1.0;        // 1: off

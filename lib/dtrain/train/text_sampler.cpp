@@ -24,7 +24,7 @@ std::int64_t max_positions_of(const config::ModelConfig& model) {
 
 // Tokens to generate: fewer for models of few positions.
 std::int64_t sample_length(const config::ModelConfig& model) {
-  return std::min(config::GenerateConfig{}.max_tokens, max_positions_of(model) / 2);
+  return std::min(config::kUsualTextTokens, max_positions_of(model) / 2);
 }
 
 }  // namespace

@@ -379,7 +379,7 @@ class Training(HuggingFace):
     def test_generate_and_evaluate_read_a_folder(self):
         text = self.text()
         again = self.exported(imported_fixture("qwen2"))
-        for command in (("generate", "--prompt", "In", "--max-tokens", 8, "--temperature", 0),
+        for command in (("generate", "--prompt", "In", "--temperature", 0),
                         ("evaluate", "--data", text, "--seq-len", 16, "--eval-sequences", 8)):
             outputs = {run(DTRAIN, *command, "--from", model).stdout for model in (FIXTURES / "qwen2", again)}
             self.assertEqual(len(outputs), 1, outputs)

@@ -193,7 +193,7 @@ class Generate(unittest.TestCase):
         cut.write_bytes(self.model.read_bytes()[:-5])
         self.refused(CHECKPOINT, cut, arguments=["--from", cut, "--prompt", "x"])
         self.refused(CHECKPOINT, MINI, "bdh", "act.embed", arguments=["--from", MINI, "--prompt", "x"])
-        self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
+        self.refused(USAGE, "65536", 65533, arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
         self.refused(USAGE, "--from-layers", arguments=["--from", self.model, "--from-layers", 3])
         for theirs, ours in (("--num_return_sequences", "--samples"), ("--stop-strings", "--stop"), ("--topp", "--top-p")):
             self.refused(USAGE, theirs, ours, arguments=["--from", self.model, theirs, 1])

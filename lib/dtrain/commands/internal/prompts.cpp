@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
 #include "dtrain/base/error.h"
@@ -88,6 +89,22 @@ Texts texts_of(const config::GenerateConfig& generate, std::int64_t max_bytes) {
   return {.all = {read_file("--prompt", generate.prompt, max_bytes)}, .are_numbered = false};
 }
 
+// Returns how many tokens continue a prompt with `used` positions. prompt: its name and length.
+std::int64_t continuation_length(std::optional<std::int64_t> wanted, std::int64_t used,
+                                 std::int64_t max_positions, std::string_view prompt) {
+  const std::int64_t most = max_positions - used;
+  if (most < 1) {
+    base::fail(ErrorKind::usage, "{}: the model has {} positions, and none is left; shorten it",
+               prompt, max_positions);
+  }
+  if (wanted.value_or(1) > most) {
+    base::fail(ErrorKind::usage,
+               "--max-tokens {} after {}: the model has {} positions; give at most {}", *wanted,
+               prompt, max_positions, most);
+  }
+  return wanted.value_or(std::min(config::kUsualTextTokens, most));
+}
+
 }  // namespace
 
 std::vector<std::string> prompts_in(const std::string& text, const std::string& path) {
@@ -125,12 +142,9 @@ std::vector<Prompt> read_prompts(const config::GenerateConfig& generate,
     }
     prompts.push_back({.text = text, .tokens = data::prompt_tokens(tokenizer, text, name)});
     const std::int64_t count = data::prompt_length(text, prompts.back().tokens);
-    if (count + generate.max_tokens > max_positions) {
-      base::fail(ErrorKind::usage,
-                 "--max-tokens {} after {} of {} {}: the model has {} positions; shorten one",
-                 generate.max_tokens, texts.are_numbered ? name : "a prompt", count,
-                 has_bytes ? "bytes" : "tokens", max_positions);
-    }
+    prompts.back().max_tokens =
+        continuation_length(generate.max_tokens, count, max_positions,
+                            fmt::format("{} ({} {})", name, count, has_bytes ? "bytes" : "tokens"));
   }
   return prompts;
 }

@@ -202,8 +202,23 @@ TEST_CASE("All tokens of a prompt that the model is fed need positions, also of 
     generate.max_tokens = longest + 1;
     const std::string message = testing::message_of(
         base::ErrorKind::usage, [&] { (void)read_prompts(generate, tokenizer, 8); });
-    CHECK_THAT(message, testing::Names(generate.max_tokens, 8));
+    CHECK_THAT(message, testing::Names(longest + 1, longest, 8));
   }
+}
+
+TEST_CASE("By default a text has 200 tokens, or as many as fit after its prompt") {
+  const auto bytes = data::byte_tokenizer();
+  config::GenerateConfig generate;
+  for (const auto& [prompt, expected] : {std::pair("", 128), std::pair("abc", 125)}) {
+    generate.prompt = prompt;
+    CHECK(read_prompts(generate, *bytes, 128).front().max_tokens == expected);
+    CHECK(read_prompts(generate, *bytes, 65536).front().max_tokens == 200);
+  }
+  CHECK(read_prompts(generate, *bytes, 4).front().max_tokens == 1);
+  const std::string message =
+      testing::message_of(base::ErrorKind::usage, [&] { (void)read_prompts(generate, *bytes, 3); });
+  CHECK_THAT(message, testing::Names("the prompt", 3));
+  CHECK_THAT(message, !Catch::Contains("--max-tokens"));
 }
 
 }  // namespace
