@@ -112,12 +112,17 @@ void refuse_checkpoint_folder(const std::string& file) {
 
 void check_export_file(const config::ExportConfig& wanted) {
   require_safetensors_name(wanted.file);
-  if (path_exists(wanted.file) && !wanted.overwrite) {
-    fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
-         wanted.file);
+  if (base::is_folder(wanted.file)) {
+    fail(ErrorKind::usage,
+         "'{}' is a folder: name a file, such as {}, or a new folder with --format huggingface",
+         wanted.file, (fs::path(wanted.file) / "model.safetensors").string());
   }
   if (std::error_code error; path_exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
+         wanted.file);
+  }
+  if (path_exists(wanted.file) && !wanted.overwrite) {
+    fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
   }
   refuse_checkpoint_folder(wanted.file);

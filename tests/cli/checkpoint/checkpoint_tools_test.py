@@ -254,6 +254,10 @@ class Converting(Tools):
         self.assertEqual(manifest.read_bytes(), before)
         self.output("export", self.one, file, "--overwrite")
         self.assertEqual(file.read_bytes(), self.final.read_bytes())
+        for flags in ((), ("--overwrite",)):
+            result = tool("export", self.one, self.folder, *flags)
+            assert_error(result, USAGE, self.folder, self.folder / "model.safetensors", "--format huggingface")
+            self.assertNotIn("--overwrite", result.stderr)
 
     def test_an_export_is_not_named_after_another_format(self):
         self.refused(USAGE, "m.pt", "name it", "m.safetensors", arguments=("export", self.two, self.folder / "m.pt"))
