@@ -101,7 +101,9 @@ std::string some_names(const std::vector<std::string>& runs) {
 [[noreturn]] void refuse_folder(const std::string& folder) {
   constexpr int kDepth = 2;  // enough for a hint
   const std::vector<std::string> runs = report::runs_below(folder, kDepth);
-  fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
+  fail(ErrorKind::checkpoint,
+       "--from {}: {}; name a run folder, a checkpoint, a model file, or the folder of a Hugging "
+       "Face model with its config.json and weights",
        folder,
        runs.empty() ? "it contains neither checkpoints nor a final model"
                     : fmt::format("it is not a run folder, but contains {}", some_names(runs)));
@@ -154,7 +156,10 @@ void require_from(const std::string& from) {
 
 void require_model_file(const std::string& model) {
   if (is_folder(model)) return;
-  open_for("--from", [&] { (void)checkpoint::format::WeightFile::open(model); });
+  open_for("--from", [&] {
+    store::refuse_piece(model);
+    (void)checkpoint::format::WeightFile::open(model);
+  });
 }
 
 void check_resume(const config::Resume& resume) {
@@ -203,6 +208,7 @@ std::optional<config::ModelConfig> model_of_weights(const std::string& path) {
   std::optional<config::ModelConfig> model;
   open_for("--init-from", [&] {
     const std::string weights = is_folder(path) ? store::weights_at(path) : path;
+    if (!is_folder(weights)) store::refuse_piece(weights);
     model = is_folder(weights)
                 ? store::described_model(store::Reader(weights))
                 : store::described_model(checkpoint::format::WeightFile::open(weights));

@@ -1,7 +1,6 @@
 // generate, evaluate, verify, plan, doctor, checkpoint export and import: the checks that need no
 // LibTorch, before libdtrain.so runs the command.
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -37,20 +36,6 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 using base::path_exists;
-
-// Rejects one piece of a checkpoint, such as "model-00001-of-00002.safetensors".
-void reject_piece(const std::string& path) {
-  const std::string name = fs::path(path).filename().string();
-  int piece = 0;
-  int pieces = 0;
-  if (std::sscanf(name.c_str(), "model-%d-of-%d.safetensors", &piece, &pieces) != 2) return;
-  if (pieces < 2) return;
-  const std::string folder = fs::path(path).parent_path().string();
-  fail(ErrorKind::checkpoint,
-       "'{}' is one of {} model files of a checkpoint, but import needs a single file: run dtrain "
-       "checkpoint export {} FILE.safetensors, then import FILE.safetensors",
-       path, pieces, folder.empty() ? "." : folder);
-}
 
 // Rejects names of other formats: readers such as torch.load choose the format by the name.
 void require_safetensors_name(const std::string& file) {
@@ -272,7 +257,7 @@ int import_checkpoint(const config::CommandLine& command_line) {
     fail(ErrorKind::checkpoint, "'{}' does not exist; give a model file or a folder{}", wanted.file,
          advice);
   }
-  reject_piece(wanted.file);
+  checkpoint::store::refuse_piece(wanted.file);
   const std::string inside = checkpoint::store::model_file_in(wanted.file);
   if (inside.empty()) checkpoint::store::refuse_missing_weights(wanted.file);
   if (!inside.empty()) wanted.file = inside;

@@ -199,6 +199,21 @@ class ForeignWeights(FolderTest):
         result = run(DTRAIN, "generate", "--from", self.files / "shards", "--from-layers", LEVELS, "--max-tokens", 1)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)  # the memory
 
+    def test_a_shard_is_no_model_nor_is_a_folder_of_shards_without_an_index(self):
+        text = self.write("text.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+        train = ("train", "--data", text, "--run-dir", self.folder / "run", "--init-from")
+        loose = self.folder / "loose"
+        loose.mkdir()
+        for name in ("shards/model-00001-of-00002.safetensors", "bins/pytorch_model-00001-of-00002.bin"):
+            shard = self.files / name
+            for words in (("generate", "--from", shard), (*train, shard), ("checkpoint", "import", shard, self.folder / "c")):
+                error = run(DTRAIN, *words, status=CHECKPOINT).stderr
+                assert_names(error, f"'{shard}'", 2, shard.parent)
+                self.assertNotIn("embed.weight", error)
+            shutil.copy(shard, loose)
+        for words in ((*train, loose), ("generate", "--from", loose)):
+            assert_names(run(DTRAIN, *words, status=CHECKPOINT).stderr, words[-2], loose, "Hugging Face", "config.json")
+
     def test_a_folder_named_like_a_checkpoint_holds_a_model(self):
         folder = shutil.copytree(self.files / "shards", self.folder / "step-1000")
         run(DTRAIN, "generate", "--from", folder, "--from-layers", LEVELS, "--max-tokens", 1)

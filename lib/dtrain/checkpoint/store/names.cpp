@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/io/file_system.h"
 #include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/io/storage_error.h"
 #include "dtrain/base/text/number.h"
@@ -34,6 +35,10 @@ fs::path full_path(const std::string& path) {
   std::error_code error;
   const fs::path full = fs::absolute(path, error).lexically_normal();
   return full.has_filename() ? full : full.parent_path();
+}
+
+bool is_run(const std::string& folder) {
+  return has_checkpoints_folder(folder) || path_exists(fs::path(folder) / "config.json");
 }
 
 void require_folder(const std::string& path) {
@@ -121,7 +126,7 @@ std::vector<std::string> checkpoints_of_run(const std::string& path) {
   require_folder(path);
   const std::string run_dir = run_at(path);
   const std::string folder = checkpoints_folder(run_dir);
-  if (!has_checkpoints_folder(run_dir) && !path_exists(fs::path(run_dir) / "config.json")) {
+  if (!is_run(run_dir)) {
     fail(ErrorKind::checkpoint,
          "'{}' is not a run folder: it has neither checkpoints nor config.json; give the "
          "--run-dir of a run",
@@ -176,6 +181,25 @@ void refuse_missing_weights(const std::string& folder) {
   }
 }
 
+void refuse_piece(const std::string& file) {
+  static const std::regex kPiece(
+      R"((?:pytorch_)?model-[0-9]+-of-0*([2-9]|[1-9][0-9]+)\.(?:safetensors|bin))");
+  const std::string name = fs::path(file).filename().string();
+  std::smatch found;
+  if (!std::regex_match(name, found, kPiece)) return;
+  const std::string folder = base::parent_folder(file);
+  if (!path_exists(fs::path(folder) / kManifestName)) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is one of {} shards of a model; give the folder with all of them and their index, "
+         "{}",
+         file, found[1].str(), folder);
+  }
+  fail(ErrorKind::checkpoint,
+       "'{}' is one of {} model files of a checkpoint; give the checkpoint, {}, or its weights in "
+       "one file: dtrain checkpoint export {} FILE.safetensors",
+       file, found[1].str(), folder, folder);
+}
+
 std::string weights_at(const std::string& path) {
   require_folder(path);
   const std::string folder = run_at(path);
@@ -187,6 +211,13 @@ std::string weights_at(const std::string& path) {
   }
   if (path_exists(final)) return final;
   refuse_missing_weights(folder);
+  if (!is_run(folder)) {
+    fail(ErrorKind::checkpoint,
+         "'{}' has no model: neither checkpoints nor model.safetensors, pytorch_model.bin or the "
+         "index of their shards; give the --run-dir of a run, a model file, or the folder of a "
+         "Hugging Face model with its config.json and weights",
+         folder);
+  }
   return checkpoints_at(folder).front();
 }
 

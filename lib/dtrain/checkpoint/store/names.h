@@ -77,10 +77,16 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 ///         Hugging Face model.
 void refuse_missing_weights(const std::string& folder);
 
+/// Rejects a file that has only some of a model's weights, by its name:
+/// model-00001-of-00002.safetensors.
+///
+/// Throws: Error{checkpoint} naming the file and the folder with all of them.
+void refuse_piece(const std::string& file);
+
 /// Resolves a folder to weights: the model file if it is a final/ folder or a run without
 /// checkpoints, otherwise the first of checkpoints_at.
 ///
-/// Throws: Error{checkpoint} as checkpoints_at.
+/// Throws: Error{checkpoint} as checkpoints_at, or naming a folder without weights.
 [[nodiscard]] std::string weights_at(const std::string& path);
 
 /// Metadata key of the model's settings as JSON, present in all model files that dtrain writes.
