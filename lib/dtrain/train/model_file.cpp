@@ -98,9 +98,9 @@ std::string missing_description(const WeightFile& file) {
 }
 
 // Opens the tokenizer of a model file, whose vocabulary may be larger.
-std::shared_ptr<const data::Tokenizer> open_stored(data::StoredTokenizer stored,
+std::shared_ptr<const data::Tokenizer> open_stored(const data::StoredTokenizer& stored,
                                                    const WeightFile& file, std::int64_t vocab) {
-  auto tokenizer = data::open_tokenizer(std::move(stored.model), stored.path);
+  auto tokenizer = data::open_tokenizer(stored);
   if (tokenizer->vocab() > vocab) {
     base::fail(ErrorKind::checkpoint,
                "model file '{}' has a vocabulary of {}, but its tokenizer '{}' has {}; train the "
@@ -114,8 +114,8 @@ std::shared_ptr<const data::Tokenizer> open_stored(data::StoredTokenizer stored,
 std::shared_ptr<const data::Tokenizer> unnamed_tokenizer(const WeightFile& file,
                                                          std::int64_t vocab) {
   const std::string folder = fs::absolute(file.path()).parent_path().string();
-  auto beside = data::tokenizer_in(folder, data::TokenizerKind::hugging_face);
-  if (beside) return open_stored(std::move(*beside), file, vocab);
+  const auto beside = data::tokenizer_in(folder, data::TokenizerKind::hugging_face);
+  if (beside) return open_stored(*beside, file, vocab);
   if (vocab == kByteVocabulary) return data::byte_tokenizer();
   base::fail(
       ErrorKind::checkpoint,
@@ -210,7 +210,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file
   const auto found = file.metadata().find(kTokenizerKey);
   if (found == file.metadata().end()) return unnamed_tokenizer(file, vocab);
   const data::TokenizerKind kind = data::kind_of_identity(found->second);
-  auto stored = data::tokenizer_near(file.path(), kind);
+  const auto stored = data::tokenizer_near(file.path(), kind);
   if (!stored) {
     base::fail(
         ErrorKind::checkpoint,
@@ -225,14 +225,14 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(const WeightFile& file
                "the tokenizer of the model's run there",
                stored->path, file.path(), identity, found->second);
   }
-  return open_stored(std::move(*stored), file, vocab);
+  return open_stored(*stored, file, vocab);
 }
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string& checkpoint,
                                                                std::int64_t vocab) {
-  auto stored = data::tokenizer_near(checkpoint);
+  const auto stored = data::tokenizer_near(checkpoint);
   if (stored) {
-    auto tokenizer = data::open_tokenizer(std::move(stored->model), stored->path);
+    auto tokenizer = data::open_tokenizer(*stored);
     if (tokenizer->vocab() <= vocab) return tokenizer;
     if (vocab != kByteVocabulary) {
       base::fail(ErrorKind::checkpoint,

@@ -99,7 +99,7 @@ class Prepare(TokenizerJson):
         self.refused(*prepare, "--document-end", END, parts=["--document-end", "--tokenizer"], status=USAGE)
         (self.folder / "empty").mkdir()
         self.refused(*prepare, "--tokenizer", "empty", parts=["empty/tokenizer.json"])
-        for part in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        for part in ("vocab.json", "merges.txt", "tokenizer_config.json", "config.json"):
             self.write(f"model/{part}", "{}")
             self.refused(*prepare, "--tokenizer", f"model/{part}", parts=[f"model/{part}", "give model/tokenizer.json"])
             self.write(f"empty/{part}", "{}")
@@ -143,9 +143,18 @@ class Runs(TokenizerJson):
         self.assertEqual((self.folder / "tokenizer.json").read_bytes(), (self.folder / "run" / "tokenizer.json").read_bytes())
         again = self.dtrain("generate", "--from", "exported.safetensors", "--prompt", "In the", "--max-tokens", 40, "--seed", 3).stdout
         self.assertEqual(written, again)
+        self.is_damaged()
         (self.folder / "tokenizer.json").unlink()
         error_line(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT).stderr, "exported.safetensors",
                    "tokenizer.json")
+
+    def is_damaged(self):
+        own = self.folder / "run" / "tokenizer.json"
+        content = own.read_bytes()
+        own.write_text("junk")
+        line = error_line(self.dtrain("generate", "--from", "run/checkpoints/step-2", status=DATA).stderr, "run/tokenizer.json")
+        self.assertNotIn("dtrain data tokenizer train", line)
+        own.write_bytes(content)
 
     def test_a_prompt_without_tokens_is_rejected_before_training(self):
         path, _ = self.save("gpt2")

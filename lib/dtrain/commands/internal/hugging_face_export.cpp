@@ -58,8 +58,7 @@ Companions companions_of(const std::string& run) {
   const std::string folder = store::kept_files_folder(run);
   Companions found{.kept = store::read_kept_files(folder), .tokenizer = data::tokenizer_in(run)};
   if (!found.tokenizer) return found;
-  found.end_token =
-      data::open_tokenizer(found.tokenizer->model, found.tokenizer->path)->end_of_document();
+  found.end_token = data::open_tokenizer(*found.tokenizer)->end_of_document();
   if (found.kept.empty()) return found;
   const auto original = data::tokenizer_in(folder, data::kind_of_model(found.tokenizer->model));
   // Data without tokens between documents may come from the folder's tokenizer, whatever its

@@ -232,23 +232,26 @@ std::string without_self_test(std::string_view model) {
   return kept.append(model);
 }
 
-std::unique_ptr<SentencePieceModel> load(const std::string& model, const std::string& name) {
+// advice: what to do if it is no model; may be empty.
+std::unique_ptr<SentencePieceModel> load(const std::string& model, const std::string& name,
+                                         std::string_view advice) {
   std::string error;
   auto loaded = sentencepiece_library().load(model, error);
   if (loaded == nullptr) {
     fail(ErrorKind::data,
-         "tokenizer '{}' is neither a SentencePiece model{} nor a tokenizer.json; train one with "
-         "dtrain data tokenizer train",
-         name, error.find(".cc(") == error.npos ? fmt::format(" ({})", error) : "");
+         "tokenizer '{}' is neither a SentencePiece model{} nor a tokenizer.json{}{}", name,
+         error.find(".cc(") == error.npos ? fmt::format(" ({})", error) : "",
+         advice.empty() ? "" : "; ", advice);
   }
   return loaded;
 }
 
-ModelVariants load_models(const std::string& model, const std::string& name) {
+ModelVariants load_models(const std::string& model, const std::string& name,
+                          std::string_view advice) {
   const std::string untested = without_self_test(model);
-  return {.own = load(model, name),
-          .without_prefix = load(untested + std::string(kWithoutPrefix), name),
-          .with_prefix = load(untested + std::string(kWithPrefix), name)};
+  return {.own = load(model, name, advice),
+          .without_prefix = load(untested + std::string(kWithoutPrefix), name, advice),
+          .with_prefix = load(untested + std::string(kWithPrefix), name, advice)};
 }
 
 /// Returns a piece as text, with spaces in place of kSpaceMark.
@@ -315,8 +318,10 @@ class SentencePieceEncoder final : public Encoder {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string model, const std::string& name)
-      : model_(std::move(model)), models_(load_models(model_, name)), cuts_(models_, model_) {}
+  SentencePieceTokenizer(std::string model, const std::string& name, std::string_view advice)
+      : model_(std::move(model)),
+        models_(load_models(model_, name, advice)),
+        cuts_(models_, model_) {}
 
   [[nodiscard]] TokenizerKind kind() const override { return TokenizerKind::sentencepiece; }
   [[nodiscard]] std::int64_t vocab() const override { return models_.own->size(); }
@@ -386,8 +391,9 @@ SentencePieceLibrary& sentencepiece_library() {
   return reinterpret_cast<Entry>(file.entry)();
 }
 
-std::shared_ptr<const Tokenizer> open_sentencepiece(std::string model, const std::string& name) {
-  return std::make_shared<const SentencePieceTokenizer>(std::move(model), name);
+std::shared_ptr<const Tokenizer> open_sentencepiece(std::string model, const std::string& name,
+                                                    std::string_view advice) {
+  return std::make_shared<const SentencePieceTokenizer>(std::move(model), name, advice);
 }
 
 }  // namespace dtrain::data

@@ -49,6 +49,11 @@ std::string identity_of(const StoredTokenizer& tokenizer) {
   return identity_of(kind_of_model(tokenizer.model), tokenizer.model);
 }
 
+std::shared_ptr<const Tokenizer> open_tokenizer(const StoredTokenizer& tokenizer) {
+  return open_tokenizer(tokenizer.model, tokenizer.path,
+                        "it is damaged: copy the tokenizer of the model there again");
+}
+
 std::string_view tokenizer_file_name(TokenizerKind kind) {
   return kTokenizerFiles[kind == TokenizerKind::hugging_face ? 1 : 0];
 }

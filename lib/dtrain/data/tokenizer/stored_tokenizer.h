@@ -1,6 +1,7 @@
 // How tokenizers lie in folders: of runs, of exported models, and of Hugging Face.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,11 @@ struct StoredTokenizer {
 
 /// Returns its fingerprint, as identity_of of its kind and model.
 [[nodiscard]] std::string identity_of(const StoredTokenizer& tokenizer);
+
+/// Opens the tokenizer of a model.
+///
+/// Throws: as the other open_tokenizer; advises to copy the model's file again if it is none.
+[[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer(const StoredTokenizer& tokenizer);
 
 /// Returns the main file's name: "tokenizer.model" or "tokenizer.json".
 [[nodiscard]] std::string_view tokenizer_file_name(TokenizerKind kind);

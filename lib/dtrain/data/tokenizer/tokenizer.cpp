@@ -55,7 +55,7 @@ constexpr std::string_view kTokenizerAdvice =
     "give a SentencePiece model, which dtrain data tokenizer train makes, a tokenizer.json, or a "
     "folder with one";
 
-// Advice for a file of a Hugging Face tokenizer other than its tokenizer.json.
+// Advice for a file of a Hugging Face model other than its tokenizer.json.
 std::string advice_for_part(const std::filesystem::path& part) {
   const std::filesystem::path whole = part.parent_path() / "tokenizer.json";
   if (base::path_exists(whole)) return fmt::format("; give {} or its folder", whole.string());
@@ -66,7 +66,7 @@ std::string advice_for_part(const std::filesystem::path& part) {
 }
 
 // Rejects what users take for a tokenizer: names of the Hugging Face hub, GGUF files, and other files
-// of a Hugging Face tokenizer than its tokenizer.json.
+// of a Hugging Face model than its tokenizer.json.
 void reject_non_tokenizer(const std::string& path) {
   constexpr std::string_view kParts[] = {"vocab.json", "merges.txt", "tokenizer_config.json",
                                          "special_tokens_map.json", "added_tokens.json"};
@@ -87,6 +87,8 @@ void reject_non_tokenizer(const std::string& path) {
     reject(fmt::format("it is a GGUF file; {}", config::kConvertGguf));
   } else if (std::ranges::count(kParts, given.filename().string()) > 0) {
     reject("it is a part of a tokenizer" + advice_for_part(given));
+  } else if (given.filename() == "config.json") {
+    reject("it is a model's config.json, not a tokenizer.json" + advice_for_part(given));
   }
 }
 
@@ -121,10 +123,11 @@ TokenizerKind kind_of_model(std::string_view model) {
   return is_json ? TokenizerKind::hugging_face : TokenizerKind::sentencepiece;
 }
 
-std::shared_ptr<const Tokenizer> open_tokenizer(std::string model, const std::string& name) {
+std::shared_ptr<const Tokenizer> open_tokenizer(std::string model, const std::string& name,
+                                                std::string_view advice) {
   return kind_of_model(model) == TokenizerKind::hugging_face
              ? open_hugging_face(std::move(model), name)
-             : open_sentencepiece(std::move(model), name);
+             : open_sentencepiece(std::move(model), name, advice);
 }
 
 std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
@@ -134,7 +137,9 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
   const std::string file =
       base::is_folder(path) ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
   std::string model = base::content_of(file, kRole);
-  if (document_end.empty()) return open_tokenizer(std::move(model), file);
+  if (document_end.empty()) {
+    return open_tokenizer(std::move(model), file, "train one with dtrain data tokenizer train");
+  }
   if (kind_of_model(model) != TokenizerKind::hugging_face) {
     base::fail(base::ErrorKind::usage,
                "--document-end \"{}\" is for a tokenizer.json, and '{}' is none; leave it out: "

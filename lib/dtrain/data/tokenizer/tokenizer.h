@@ -63,17 +63,19 @@ class Tokenizer {
 [[nodiscard]] TokenizerKind kind_of_model(std::string_view model);
 
 /// Opens a tokenizer of kind_of_model() from the content of its file. name: the file's name, for
-/// messages.
+/// messages. advice: what to do if the content is no tokenizer, likewise.
 ///
 /// Throws: as open_sentencepiece or open_hugging_face.
 [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer(std::string model,
-                                                              const std::string& name);
+                                                              const std::string& name,
+                                                              std::string_view advice = {});
 
 /// Opens a SentencePiece model.
 ///
 /// Throws: Error{data} if it is not a model; Error{usage} if libdtrain-sentencepiece.so is missing.
 [[nodiscard]] std::shared_ptr<const Tokenizer> open_sentencepiece(std::string model,
-                                                                  const std::string& name);
+                                                                  const std::string& name,
+                                                                  std::string_view advice);
 
 /// Opens Tokenizer::model() of a tokenizer.json, or the content of the file. Documents have the tokens that the package tokenizers (0.23) gives them
 /// without special tokens.
@@ -87,7 +89,7 @@ class Tokenizer {
 /// that follows each document in the tokens of a tokenizer.json; empty for none.
 ///
 /// Throws: as open_tokenizer; Error{data} if the file cannot be read, has no such added token, or is
-///         a GGUF file or another file of a Hugging Face tokenizer than tokenizer.json; Error{usage}
+///         a GGUF file or another file of a Hugging Face model than tokenizer.json; Error{usage}
 ///         if the model of another kind has its own.
 [[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path,
                                                               const std::string& document_end = {});

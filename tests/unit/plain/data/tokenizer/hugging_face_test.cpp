@@ -425,6 +425,12 @@ TEST_CASE("A tokenizer.json is kept unchanged, beside the token that ends docume
   CHECK_THAT(message_of(ErrorKind::data,
                         [&] { static_cast<void>(open_tokenizer(wrong.model, wrong.path)); }),
              Names(wrong.path, "tokenizer_config.json", "eos_token", "<no>"));
+
+  folder.write("tokenizer.json", "junk");
+  const std::string message = message_of(
+      ErrorKind::data, [&] { static_cast<void>(open_tokenizer(*tokenizer_in(folder.path("")))); });
+  CHECK_THAT(message, Names(wrong.path));
+  CHECK_THAT(message, !Catch::Contains("dtrain data tokenizer train"));
 }
 
 TEST_CASE("A tokenizer is found by its kind, or a SentencePiece model before a tokenizer.json") {
