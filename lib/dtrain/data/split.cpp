@@ -120,6 +120,11 @@ Mixture open_training(const SplitOptions& options) {
         "--val-fraction takes the end of one file, but --data names {} files; give --val-data FILE",
         files.size());
   }
+  // The default vocabulary is unknown unless every file can be read (vocab_of_data), so a file that
+  // cannot be read is reported before a vocabulary that does not fit.
+  if (files.size() > 1) {
+    for (const config::WeightedFile& each : files) (void)TokenFile::open(each.path, kAnyVocab);
+  }
   std::vector<Mixture::Source> sources;
   std::shared_ptr<const TokenFile> reference;  // the first with a known tokenizer, else the first
   for (const config::WeightedFile& each : files) {

@@ -109,8 +109,9 @@ struct Split {
 ///
 /// Throws: Error{data} as TokenFile::open, if training or requested validation data has less than
 ///         one sample, or if files have tokens of different tokenizers (or different vocabularies,
-///         if one of two files does not record its tokenizer); Error{usage} as
-///         config::parse_mixture, and for val_fraction with several files.
+///         if one of two files does not record its tokenizer); a file of a mixture that cannot be
+///         read is reported first. Error{usage} as config::parse_mixture, and for val_fraction with
+///         several files.
 [[nodiscard]] Split open_split(const SplitOptions& options);
 
 /// Returns the number of steps, rounded up, of train.epochs passes over num_samples training

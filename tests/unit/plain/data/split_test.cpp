@@ -1,5 +1,7 @@
 #include "dtrain/data/split.h"
 
+#include <filesystem>
+
 #include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/tokens/token_writer.h"
 #include "support/messages.h"
@@ -249,6 +251,21 @@ TEST_CASE("Files are compared with the first known tokenizer, which is the mixtu
   const std::string missing = folder.path("missing");
   CHECK_FALSE(has_tokenizer(missing));
   CHECK(has_tokenizer(a + ":1," + missing + ":1"));  // the second is not opened
+}
+
+TEST_CASE("An unreadable file of a mixture is named before a vocabulary that does not fit") {
+  const TempFolder folder;
+  const std::string large = tokens_of(folder, "large", {.vocab = 2000});
+  const std::string cut = tokens_of(folder, "cut", {.vocab = 2000});
+  std::filesystem::resize_file(cut, std::filesystem::file_size(cut) - 1);
+  for (const std::string& damaged : {folder.path("missing"), cut}) {
+    for (const std::string& train :
+         {large + ":1," + damaged + ":1", damaged + ":1," + large + ":1"}) {
+      CHECK_THAT(message_of(ErrorKind::data,
+                            [&] { std::ignore = open_split({.train = train, .seq_len = 4}); }),
+                 Names(damaged));
+    }
+  }
 }
 
 TEST_CASE("A mixture of too many files, or with an infinite sum of weights, is rejected") {
