@@ -50,9 +50,19 @@ std::string axis_flags() {
   return text;
 }
 
+// For a single process, how to start as many ranks as the given sizes need; otherwise empty.
+std::string launch_advice(LayoutConfig layout, std::int64_t num_ranks) {
+  if (num_ranks > 1 || strategy_of(layout).is_local()) return {};
+  std::int64_t needed = 1;
+  for (const Axis axis : kAxes) needed *= std::max<std::int64_t>(1, size_of(layout, axis));
+  needed = std::max<std::int64_t>(2, needed);
+  return fmt::format("; to start {0} ranks: dtrun -n {0} -- dtrain ...", needed);
+}
+
 // Puts all ranks on the axis of a one-axis strategy.
 void resolve_one_axis(LayoutConfig& layout, std::int64_t num_ranks) {
   const StrategyTraits& strategy = strategy_of(layout);
+  const LayoutConfig asked = layout;
   for (const Axis axis : kAxes) {
     std::int64_t& given = size_of(layout, axis);
     const bool takes_all = axis == strategy.axis;
@@ -65,9 +75,9 @@ void resolve_one_axis(LayoutConfig& layout, std::int64_t num_ranks) {
                             layout.strategy == Strategy::single ? Strategy::ddp : layout.strategy,
                             given, name_of(axis))
               : fmt::format("omit it, or use --strategy 3d, which takes {}", axis_flags());
-      fail(ErrorKind::usage, "--{} {} does not fit --strategy {} {} {} rank{}: {}", name_of(axis),
+      fail(ErrorKind::usage, "--{} {} does not fit --strategy {} {} {} rank{}: {}{}", name_of(axis),
            given, layout.strategy, strategy.is_local() ? "with" : "launched with", num_ranks,
-           plural(num_ranks), change);
+           plural(num_ranks), change, launch_advice(asked, num_ranks));
     }
     given = size;
   }
@@ -93,13 +103,15 @@ void resolve_three_axes(LayoutConfig& layout, std::int64_t num_ranks) {
     fail(
         ErrorKind::usage,
         "--strategy 3d needs at least two of {}, found {}: the third is derived from the {} rank{} "
-        "launched (--pp 1 --tp 1 makes all ranks data-parallel)",
-        axis_flags(), given.empty() ? "none" : given, num_ranks, plural(num_ranks));
+        "launched (--pp 1 --tp 1 makes all ranks data-parallel){}",
+        axis_flags(), given.empty() ? "none" : given, num_ranks, plural(num_ranks),
+        launch_advice(layout, num_ranks));
   }
   const bool fits = missing == nullptr ? product == num_ranks : num_ranks % product == 0;
   if (!fits) {
-    fail(ErrorKind::usage, "{} = {} does not {} the {} rank{} launched: change one of them", given,
-         product, missing == nullptr ? "equal" : "divide", num_ranks, plural(num_ranks));
+    fail(ErrorKind::usage, "{} = {} does not {} the {} rank{} launched: change one of them{}",
+         given, product, missing == nullptr ? "equal" : "divide", num_ranks, plural(num_ranks),
+         launch_advice(layout, num_ranks));
   }
   if (missing != nullptr) *missing = num_ranks / product;
 }

@@ -87,6 +87,16 @@ TEST_CASE("A size that does not match the ranks is rejected with a pointer to 3d
   check_refused(config, 4, Names("--pp 2", "--strategy ddp", "4 ranks", "--strategy 3d"));
 }
 
+TEST_CASE("Sizes that need several ranks name the launch of that many in a single process") {
+  Config config = with_strategy("single");
+  config.layout.tp = 2;
+  check_refused(config, 1, Names("--tp 2", "--strategy single", "1 rank", "dtrun -n 2"));
+  config.layout.pp = 3;
+  check_refused(config, 1, Names("--pp 3", "dtrun -n 6"));
+  check_refused(three_axes(2, 0, 0), 1, Names("--strategy 3d", "--pp 2", "dtrun -n 2"));
+  check_refused(three_axes(2, 0, 2), 1, Names("--pp 2 x --tp 2 = 4", "dtrun -n 4"));
+}
+
 TEST_CASE("Compression that saves no bytes is rejected with the bound") {
   const auto compressed = [](const char* scheme, const char* reduce_dtype = "auto") {
     Config config = with_strategy("ddp");
