@@ -254,14 +254,16 @@ void note_shell_of_step(const base::RankEnv& env) {
       env.tasks_of_shell, env.tasks_of_shell, env.tasks_of_shell);
 }
 
-// Explains how to start ranks if a distributed strategy is used without a launcher.
+// Explains how to start ranks if the command or its file gives a distributed strategy without a
+// launcher. A resumed run's strategy also trains on fewer ranks.
 void note_lone_process(const Configured& configured) {
   const base::RankEnv& env = configured.env;
   const config::Strategy strategy = configured.config.layout.strategy;
   const bool needs_no_ranks = strategy == config::Strategy::single ||
                               strategy == config::Strategy::automatic ||
                               config::strategy_of(configured.config.layout).is_local();
-  if (needs_no_ranks || !env.source.empty() || env.tasks_of_shell > 1) return;
+  const bool is_inherited = !configured.loaded.gives("layout.strategy");
+  if (needs_no_ranks || is_inherited || !env.source.empty() || env.tasks_of_shell > 1) return;
   base::log_info(
       "--strategy {0} without a launcher trains on a single rank; to start 2 ranks: dtrun -n 2 -- "
       "dtrain --strategy {0} ...",

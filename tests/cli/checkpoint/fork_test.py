@@ -117,6 +117,9 @@ class Forks(Runs):
         self.assertEqual(losses(fork), losses(self.whole)[6:])
         error = self.train("--resume", self.origin, "--run-dir", self.new("three"), ranks=3, status=USAGE).stderr
         assert_names(error, "--global-batch 4", "3", self.origin)
+        error = self.train("--resume", fork, "--run-dir", self.new("one"), "--steps", 10).stderr
+        self.assertEqual(self.settings(self.new("one"))["layout"]["strategy"], "ddp")
+        self.assertEqual(lines_naming(error, "dtrun -n 2"), [])  # the command has no --strategy
 
     def test_a_checkpoint_outside_a_run_has_its_settings_in_the_manifest(self):
         alone, fork = self.new("copy"), self.new("fork")
