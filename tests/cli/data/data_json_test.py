@@ -55,6 +55,12 @@ class Recognition(Json):
         self.refused("data", "prepare", "a.json", "--as-text", "--field", "text", "--output", "new.dtok", parts=["--as-text"], status=USAGE)
         self.refused("data", "prepare", "a.json", "--skip-bad-lines", "--output", "new.dtok", parts=["--field"], status=USAGE)
 
+    def test_a_text_needs_no_field(self):
+        path = self.write("small.txt", "\nIn the beginning\n" * 3)
+        for flags in ([], ["--skip-bad-lines"]):
+            self.refused("data", "prepare", path, "--field", "text", *flags, "--output", "new.dtok", parts=["small.txt", "line 2", "--field"])
+        self.dtrain("data", "prepare", path, "--output", "new.dtok")
+
     def test_every_shape_gives_the_same_documents(self):
         windows = "\ufeff" + lines(RECORDS, ensure_ascii=False).replace("\n", "\r\n\r\n")
         for content in (lines(RECORDS), windows, json.dumps(RECORDS), json.dumps(RECORDS, indent=4), json.dumps([RECORDS[:7], RECORDS[7:]]),

@@ -23,14 +23,20 @@ class DocumentBuilder {
  public:
   DocumentBuilder(const Block& block, const DocumentOptions& rule, std::string& storage,
                   RecordReport& report)
-      : block_(block), rule_(rule), storage_(storage), report_(report) {}
+      : block_(block),
+        rule_(rule),
+        storage_(storage),
+        report_(report),
+        begins_text_(block.begins_document && !begins_as_json(block.bytes)) {}
 
   void add(std::string_view record, std::int64_t line) {
     if (holds_nothing(record)) return;
     try {
       add_text(field_text(record, rule_.field), record, line);
     } catch (const RecordFault& fault) {
-      const std::string message = place_of(line, fault.what());
+      const std::string message = fmt::format(
+          "{}{}", place_of(line, fault.what()),
+          begins_text_ ? "; the file does not begin as JSON: omit --field if it is a text" : "");
       if (!rule_.skips_bad_records) {
         fail(ErrorKind::data, "{}; --skip-bad-lines skips bad records", message);
       }
@@ -79,6 +85,7 @@ class DocumentBuilder {
   const DocumentOptions& rule_;
   std::string& storage_;
   RecordReport& report_;
+  bool begins_text_;                 // the block begins a file that is accepted without --field
   std::vector<std::size_t> ends_{};  // of documents in storage_
 };
 

@@ -234,7 +234,7 @@ TEST_CASE("A bad record is reported with its line, or counted and skipped") {
   CHECK_THAT(refusal("{\"text\": 5}"), Contains("number"));
   CHECK_THAT(refusal("{\"text\": {}}"), Contains("object"));
   CHECK_THAT(refusal("{\"text\": [\"a\", 1]}"), Contains("number"));
-  CHECK_THAT(refusal("[1]"), Contains("array"));
+  CHECK_THAT(refusal("[1]"), Contains("array") && !Contains("--field"));
   CHECK_THAT(refusal("\"text\""), Contains("string"));
   for (const std::string_view bad :
        {"{\"text\": \"x\"", "{\"text\": \"x", "{\"text\" \"x\"}", "{\"text\": }", "{text: \"x\"}",
