@@ -195,7 +195,15 @@ int run_plan(const config::CommandLine& command_line) {
   (void)add_demo_defaults(job);  // the training command of the plan would add them
   const auto configured = configure(job);
   if (!configured) return 0;
-  return RuntimeLibrary::open().run({config::Command::plan, configured->loaded.config});
+  const config::Config& asked = configured->loaded.config;
+  const std::string missing = data::missing_file(data::split_options(asked));
+  if (!missing.empty() && !configured->is_quiet) {
+    base::log_info(
+        "'{}' does not exist on this machine: the plan uses --vocab {} and omits the time of a "
+        "pass over the data",
+        missing, asked.model.vocab);
+  }
+  return RuntimeLibrary::open().run({config::Command::plan, asked});
 }
 
 int run_doctor(const config::CommandLine& command_line) {

@@ -5,13 +5,11 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/io/path_kind.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/text/text.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/internal/layout_choice.h"
 #include "dtrain/config/input/assign.h"
-#include "dtrain/config/values/data_mixture.h"
 #include "dtrain/data/split.h"
 #include "dtrain/metrics/format.h"
 
@@ -79,14 +77,9 @@ std::string command_line(const config::Config& asked, const RankedLayout& best,
 // The number of training samples; empty if files are missing here, as when planning for another
 // machine.
 std::optional<std::int64_t> num_samples_of(const config::Config& asked) {
-  const std::string& validation = asked.data.validation;
-  if (asked.data.train.empty()) return std::nullopt;
-  bool are_present = validation.empty() || base::path_exists(validation);
-  for (const config::WeightedFile& file : config::mixture_or_file(asked.data.train)) {
-    are_present = are_present && base::path_exists(file.path);
-  }
-  if (!are_present) return std::nullopt;
-  return data::open_split(data::split_options(asked)).train.size();
+  const data::SplitOptions options = data::split_options(asked);
+  if (options.train.empty() || !data::missing_file(options).empty()) return std::nullopt;
+  return data::open_split(options).train.size();
 }
 
 // The predicted duration of the run and, if the data is known, of one epoch.

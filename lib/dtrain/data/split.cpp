@@ -188,6 +188,15 @@ SplitOptions split_options(const config::Config& config) {
           .vocab = config.model.vocab};
 }
 
+std::string missing_file(const SplitOptions& options) {
+  std::vector<config::WeightedFile> files = config::mixture_or_file(options.train);
+  files.push_back({options.validation, 1});
+  const auto missing = std::ranges::find_if(files, [](const config::WeightedFile& file) {
+    return !file.path.empty() && !base::path_exists(file.path);
+  });
+  return missing == files.end() ? "" : missing->path;
+}
+
 std::int64_t validation_begin(std::int64_t num_tokens, double val_fraction) {
   return num_tokens - static_cast<std::int64_t>(static_cast<double>(num_tokens) * val_fraction);
 }

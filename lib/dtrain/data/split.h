@@ -97,6 +97,12 @@ struct SplitOptions {
 /// Takes the data options from a configuration.
 [[nodiscard]] SplitOptions split_options(const config::Config& config);
 
+/// Returns the first file of the training and validation data that does not exist; empty if there
+/// is none.
+///
+/// Throws: StorageError if the storage does not respond.
+[[nodiscard]] std::string missing_file(const SplitOptions& options);
+
 struct Split {
   Mixture train;
   Samples validation;  ///< size() is 0 if no validation was requested

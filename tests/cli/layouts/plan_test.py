@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, overriding, run
-from messages import assert_names
+from messages import assert_names, lines_naming
 
 TINY = ("--layers", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
         "2", "--threads", "1")
@@ -121,7 +121,11 @@ class Plan(FolderTest):
         self.assertEqual(seconds, {"10": ["10"], "2": [str(-(-2 * samples // 8))]})
         self.assertFalse(any(line.startswith("time: ") for line in self.plan(*TINY, *there, "--epochs", "2").stdout.splitlines()))
         # Data on another machine is accepted; local files that are not data are rejected.
-        time, best = self.plan(*TINY, *there, "--steps", "10", "--data", "/there/book.dtok").stdout.splitlines()[-2:]
+        result = self.plan(*TINY, *there, "--steps", "10", "--data", "/there/book.dtok")
+        self.assertEqual(len(lines_naming(result.stderr, "/there/book.dtok", "--vocab 256")), 1, result.stderr)
+        error = self.plan(*TINY, *there, "--data", "text:1,/there/book.dtok:1").stderr
+        self.assertEqual(len(lines_naming(error, "'/there/book.dtok'")), 1, error)
+        time, best = result.stdout.splitlines()[-2:]
         assert_names(time, "10 steps")
         self.assertNotIn(";", time)
         assert_names(best, "--data /there/book.dtok")
