@@ -169,11 +169,16 @@ void adopt_vocab_of_data(const config::CommandLine& command_line, config::Loaded
   loaded.config.model.vocab = *found;
 }
 
+std::vector<const config::Setting*> flags_of(const config::CommandLine& command_line) {
+  std::vector<const config::Setting*> flags;
+  for (const config::Assignment& each : command_line.assignments) flags.push_back(each.setting);
+  return flags;
+}
+
 // Resets microbatch settings of files that do not divide the flags' global batch on these ranks.
 void fit_batch(const config::CommandLine& command_line, config::LoadedSettings& loaded,
                const config::Launch& launch) {
-  std::vector<const config::Setting*> given;
-  for (const config::Assignment& each : command_line.assignments) given.push_back(each.setting);
+  const std::vector<const config::Setting*> given = flags_of(command_line);
   const config::Config below = loaded.config;
   for (std::string& line : config::reset_conflicting_batch(below, given, loaded.config, launch)) {
     loaded.replaced.push_back(std::move(line));
@@ -253,6 +258,7 @@ std::optional<Configured> configure(const config::CommandLine& given) {
   Configured configured = read_settings_of_rank(command_line, launch, env);
   configured.env = env;
   configured.launch = launch;
+  configured.flags = flags_of(command_line);
   configured.is_quiet = command_line.quiet;
   configured.is_verbose = command_line.verbose;
   configured.has_file =
@@ -291,7 +297,7 @@ void warn(config::Command command, const Configured& configured) {
   if (!threads.empty()) base::log_warning("{}", threads);
   // --strategy auto has not chosen a layout yet; commands::choose_layout warns once it has.
   if (configured.config.layout.strategy == config::Strategy::automatic) return;
-  for (const std::string& line : config::warnings(command, configured.config)) {
+  for (const std::string& line : config::warnings(command, configured.config, configured.flags)) {
     base::log_warning("{}", line);
   }
 }

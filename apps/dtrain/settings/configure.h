@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "commands.h"
 #include "dtrain/base/rank_env.h"
@@ -24,6 +25,7 @@ struct Configured {
   config::LoadedSettings loaded = {};  ///< before resolve()
   base::RankEnv env = {};
   config::Launch launch = {};
+  std::vector<const config::Setting*> flags = {};  ///< settings that the command line gives
   std::string strategy = {};  ///< notice about a default strategy; empty if none was applied
   std::string origin = {};    ///< the resumed run's file that settings come from; may be empty
   std::string notice = {};    ///< notice about these settings; may be empty

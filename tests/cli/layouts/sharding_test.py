@@ -119,6 +119,8 @@ class Reporting(Case):
                             ("--strategy zero --zero-stage 1 --limit-gathers 3", "--limit-gathers"),
                             ("--strategy fsdp --forward-prefetch on --limit-gathers 1", "--forward-prefetch"),
                             ("--strategy ddp --zero-stage 3", "--zero-stage"),
+                            ("--strategy ddp --zero-stage 2", "--zero-stage"),
+                            ("--strategy ddp --fsdp-sharding full", "--fsdp-sharding"),
                             ("--strategy zero --fsdp-sharding none", "--fsdp-sharding"),
                             ("--strategy ddp --fsdp-sharding grad-op", "--fsdp-sharding"),
                             ("--strategy fsdp --zero-stage 3", "--zero-stage"),

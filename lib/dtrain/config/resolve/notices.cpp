@@ -19,9 +19,8 @@ constexpr std::size_t kMaxListed = 24;
 constexpr std::string_view kPerRunKeys[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
-// "--flag VALUE has no effect without ..."; empty if the setting has an effect or its default.
+// "--flag VALUE has no effect without ..."; empty if the setting has an effect.
 std::string no_effect_line(const Setting& setting, const Config& config) {
-  if (is_default(setting, config)) return {};
   if (!setting.family.empty() && setting.family != config.model.name) {
     return fmt::format("{} has no effect with --model {}", setting.flag, config.model.name);
   }
@@ -158,10 +157,15 @@ std::string positions_warning(const Config& config) {
       config.data.seq_len, most, most);
 }
 
-std::vector<std::string> warnings(Command command, const Config& config) {
+std::vector<std::string> warnings(Command command, const Config& config,
+                                  std::span<const Setting* const> flags) {
   std::vector<std::string> lines;
   for (const Setting& setting : settings()) {
-    if (setting.is_for(command)) lines.push_back(no_effect_line(setting, config));
+    if (!setting.is_for(command)) continue;
+    // The default of a layout setting, such as --fsdp-sharding full, may also ask for a strategy.
+    const bool is_flag =
+        setting.key.starts_with("layout.") && std::ranges::count(flags, &setting) > 0;
+    if (is_flag || !is_default(setting, config)) lines.push_back(no_effect_line(setting, config));
   }
   if (command == Command::train) add_cost_warnings(config, lines);
   std::erase(lines, "");

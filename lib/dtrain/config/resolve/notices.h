@@ -1,6 +1,7 @@
 // Notices and warnings about settings, printed at launch.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,13 @@ namespace dtrain::config {
 /// config: resolved.
 [[nodiscard]] std::string positions_warning(const Config& config);
 
-/// One line per setting of `command` that differs from its default but has no effect, in schema
-/// order. For train also lines about settings that cost accuracy or reproducibility.
+/// One line per setting of `command` that has no effect although it differs from its default or,
+/// for a layout setting, is one of `flags`, in schema order. For train also lines about settings
+/// that cost accuracy or reproducibility.
 ///
 /// config: resolved.
-[[nodiscard]] std::vector<std::string> warnings(Command command, const Config& config);
+/// flags:  the settings that the command line gives.
+[[nodiscard]] std::vector<std::string> warnings(Command command, const Config& config,
+                                                std::span<const Setting* const> flags = {});
 
 }  // namespace dtrain::config

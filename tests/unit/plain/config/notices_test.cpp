@@ -27,5 +27,20 @@ TEST_CASE("Sequences beyond a Llama's positions trigger one warning with both va
   CHECK(count(97) == 1);
 }
 
+TEST_CASE("A layout flag without effect triggers a warning even at its default") {
+  Config config;
+  set(config, "layout.strategy", "ddp");
+  const Config resolved = resolve(Command::train, config, {.usable_cores = 8});
+  const std::size_t others = warnings(Command::train, resolved).size();
+  for (const Setting& setting : settings()) {
+    INFO(setting.key);
+    const Setting* const flags[] = {&setting};
+    const bool is_conditional =
+        setting.key.starts_with("layout.") && setting.requirements.all.front() != nullptr;
+    const std::vector<std::string> lines = warnings(Command::train, resolved, flags);
+    CHECK(lines.size() == others + (is_conditional ? 1U : 0U));
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::config::notices_test
