@@ -208,10 +208,12 @@ std::optional<config::ModelConfig> model_of_weights(const std::string& path) {
   std::optional<config::ModelConfig> model;
   open_for("--init-from", [&] {
     const std::string weights = is_folder(path) ? store::weights_at(path) : path;
-    if (!is_folder(weights)) store::refuse_piece(weights);
-    model = is_folder(weights)
-                ? store::described_model(store::Reader(weights))
-                : store::described_model(checkpoint::format::WeightFile::open(weights));
+    if (is_folder(weights)) {
+      model = store::described_model(store::Reader(weights));
+      return;
+    }
+    store::refuse_piece(weights);
+    model = store::described_model(checkpoint::format::WeightFile::open(weights));
   });
   return model;
 }
