@@ -174,7 +174,7 @@ struct GenerateConfig {
   std::string prompt;            // "-": standard input
   std::string prompt_file;       // "-": standard input; empty: prompt
   std::string prompts;           // file with several prompts, "-": standard input; empty: one
-  // none: kUsualTextTokens, or as many as the model's positions allow
+  // empty: kUsualTextTokens, reduced to the model's remaining positions
   std::optional<std::int64_t> max_tokens;
   double temperature = 1.0;  // 0: greedy
   std::int64_t top_k = 0;    // 0: off

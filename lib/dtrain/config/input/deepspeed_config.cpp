@@ -197,8 +197,8 @@ void take_betas(Reader& reader) {
   reader.set_number("train.beta2", (*betas)[1], kKey);
 }
 
-// If a file names an optimizer, unspecified settings of the update have DeepSpeed's defaults. Omits
-// defaults without effect: a warning would name flags that nobody gave.
+// If a file names an optimizer, unspecified settings of the update have DeepSpeed's defaults. A
+// default without effect is omitted, since the user would be warned about a flag that is not given.
 void add_defaults(const CommandLine& flags, Reader& reader) {
   constexpr std::string_view kOptimizer = "optimizer.type";
   constexpr std::string_view kScheduler = "scheduler.type";
